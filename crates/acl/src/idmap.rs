@@ -15,7 +15,7 @@ pub struct IdMap {
     /// Sorted by the numbers of the volume.
     by_volume: Box<[Range]>,
     /// The same ranges, sorted by the numbers on the mount.
-    by_here: Box<[Range]>,
+    by_local: Box<[Range]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +55,13 @@ impl IdMap {
     pub const MAX_RANGES: usize = 340;
 
     /// The number on the mount for a number of the volume.
-    pub fn to_here(&self, volume: u32) -> Option<u32> {
+    pub fn to_local(&self, volume: u32) -> Option<u32> {
         find(&self.by_volume, volume, |range| (range.volume, range.here))
     }
 
     /// The number in the volume for a number of the mount.
     pub fn to_volume(&self, here: u32) -> Option<u32> {
-        find(&self.by_here, here, |range| (range.here, range.volume))
+        find(&self.by_local, here, |range| (range.here, range.volume))
     }
 }
 
@@ -99,10 +99,10 @@ impl FromStr for IdMap {
         }
         ranges.sort_unstable_by_key(|range| range.here);
         check_overlap(&ranges, |range| range.here, MapError::TwiceHere)?;
-        let by_here = ranges.clone().into();
+        let by_local = ranges.clone().into();
         ranges.sort_unstable_by_key(|range| range.volume);
         check_overlap(&ranges, |range| range.volume, MapError::TwiceInVolume)?;
-        Ok(IdMap { by_volume: ranges.into(), by_here })
+        Ok(IdMap { by_volume: ranges.into(), by_local })
     }
 }
 
@@ -177,12 +177,12 @@ pub const UNMAPPED: u32 = u32::MAX;
 
 impl Ids {
     /// The uid shown for a user of the volume; [`UNMAPPED`] if it has no mapping.
-    pub fn user_here(&self, volume: u32) -> u32 {
-        self.users.as_ref().map_or(Some(volume), |map| map.to_here(volume)).unwrap_or(UNMAPPED)
+    pub fn local_user(&self, volume: u32) -> u32 {
+        self.users.as_ref().map_or(Some(volume), |map| map.to_local(volume)).unwrap_or(UNMAPPED)
     }
 
-    pub fn group_here(&self, volume: u32) -> u32 {
-        self.groups.as_ref().map_or(Some(volume), |map| map.to_here(volume)).unwrap_or(UNMAPPED)
+    pub fn local_group(&self, volume: u32) -> u32 {
+        self.groups.as_ref().map_or(Some(volume), |map| map.to_local(volume)).unwrap_or(UNMAPPED)
     }
 
     /// The volume's uid of a user here, without squashing; [`UNMAPPED`] if it has no mapping.
@@ -240,10 +240,10 @@ mod tests {
     fn ids_are_mapped_both_ways() {
         let map = map("0:100000:65536,70000:5:2");
         for (volume, here) in [(0, 100_000), (65_535, 165_535), (70_000, 5), (70_001, 6)] {
-            assert_eq!((map.to_here(volume), map.to_volume(here)), (Some(here), Some(volume)));
+            assert_eq!((map.to_local(volume), map.to_volume(here)), (Some(here), Some(volume)));
         }
         for outside in [65_536, 69_999, 70_002, u32::MAX] {
-            assert_eq!(map.to_here(outside), None, "{outside}");
+            assert_eq!(map.to_local(outside), None, "{outside}");
         }
         for outside in [0, 4, 7, 99_999, 165_536, u32::MAX] {
             assert_eq!(map.to_volume(outside), None, "{outside}");
@@ -272,7 +272,7 @@ mod tests {
             let error = text.parse::<IdMap>().unwrap_err().to_string();
             assert!(error.contains(part), "{text:?}: {error}");
         }
-        assert_eq!(map("0:4294967290:5").to_here(4), Some(u32::MAX - 1), "the highest id");
+        assert_eq!(map("0:4294967290:5").to_local(4), Some(u32::MAX - 1), "the highest id");
         let many: Vec<String> = (0..341).map(|n| format!("{}:{}:1", 2 * n, 2 * n)).collect();
         assert_eq!(many.join(",").parse::<IdMap>(), Err(MapError::TooLong));
         assert!(many[..340].join("\n").parse::<IdMap>().is_ok());
@@ -295,8 +295,8 @@ mod tests {
         let users = Some(map("1000:5000:10"));
         let groups = Some(map("5:50:1,1000:5000:1"));
         let mapped = Ids { users, groups, ..Ids::default() };
-        assert_eq!((mapped.user_here(1003), mapped.user_in_volume(5003)), (5003, 1003));
-        assert_eq!((mapped.user_here(0), mapped.group_here(0)), (UNMAPPED, UNMAPPED));
+        assert_eq!((mapped.local_user(1003), mapped.user_in_volume(5003)), (5003, 1003));
+        assert_eq!((mapped.local_user(0), mapped.local_group(0)), (UNMAPPED, UNMAPPED));
         let cred = mapped.cred(&Cred::new(5001, 50, &[50, 51, 5000], Caps::NONE));
         assert_eq!(cred, Cred::new(1001, 5, &[5, 1000], Caps::NONE), "an unmapped group is left out");
         assert_eq!(mapped.caller(0, 0), (UNMAPPED, UNMAPPED));

@@ -122,7 +122,7 @@ impl Keys {
         let keys = walked.clone().zip(short.sorted.get(walked).unwrap_or_default());
         let hits = keys.filter(|(_, key)| long.may_contain(**key));
         hits.filter_map(move |(at, key)| {
-            searched.start = leap(&long.sorted, searched.clone(), *key);
+            searched.start = galloping_search(&long.sorted, searched.clone(), *key);
             let is_in_both = long.sorted.get(searched.start) == Some(key);
             is_in_both.then_some((if is_mine_short { at } else { searched.start }, *key))
         })
@@ -154,7 +154,7 @@ fn place(key: Key, words: usize) -> (usize, u64) {
 
 /// The first position in the stretch whose key is not less than `key`, by galloping search; the end of the stretch
 /// if there is none.
-fn leap(sorted: &[Key], stretch: Range<usize>, key: Key) -> usize {
+fn galloping_search(sorted: &[Key], stretch: Range<usize>, key: Key) -> usize {
     let stretch = stretch.start..stretch.end.min(sorted.len());
     let (mut low, mut high, mut step) = (stretch.start, stretch.start, 1);
     while high < stretch.end && sorted.get(high).is_some_and(|found| *found < key) {

@@ -7,16 +7,16 @@ use bytes::{Buf, Bytes};
 use chunk::{BACKUP_PART_BYTES, BackupId, BlockStore};
 use dump::{DumpError, Reader};
 
-use crate::note::Note;
+use crate::manifest::Manifest;
 
 /// Opens a backup to read it from its beginning. The reader holds one part in memory.
 ///
 /// # Errors
 /// The store fails; a part is missing or damaged, or was encrypted with another key. The reader fails with the same
 /// errors.
-pub fn open(store: &Arc<BlockStore>, backup: BackupId, note: &Note) -> Result<Reader, DumpError> {
+pub fn open(store: &Arc<BlockStore>, backup: BackupId, manifest: &Manifest) -> Result<Reader, DumpError> {
     let parts =
-        PartReader { store: Arc::clone(store), backup, part: 0, left: note.bytes, buffer: Bytes::new() };
+        PartReader { store: Arc::clone(store), backup, part: 0, left: manifest.bytes, buffer: Bytes::new() };
     Reader::open(Box::new(parts))
 }
 

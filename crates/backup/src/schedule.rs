@@ -19,7 +19,7 @@ use crate::thin::ABANDONED;
 use crate::{create, remove_old};
 
 /// How often to look at the settings, and whether the mount ends.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to wait after an error.
 const RETRY_EVERY: Duration = Duration::from_secs(300);
 /// The longest time between two looks at the last backup, which another mount may have made.
@@ -91,7 +91,7 @@ impl Schedule {
             if interval != 0 && BootInstant::now() >= ask_at && !self.meta.is_fenced() {
                 ask_at = BootInstant::now() + self.claim();
             }
-            thread::park_timeout(LOOK_EVERY);
+            thread::park_timeout(POLL_INTERVAL);
         }
     }
 
@@ -111,7 +111,7 @@ impl Schedule {
             }
             Ok(BackupClaim::NotYet { last, left }) => {
                 know(last);
-                left.clamp(LOOK_EVERY, ASK_EVERY)
+                left.clamp(POLL_INTERVAL, ASK_EVERY)
             }
             Ok(BackupClaim::Off) => ASK_EVERY,
             Err(error) => {
@@ -133,12 +133,12 @@ impl Schedule {
                 };
             let made = create(self.meta.engine(), volume, &self.store, &*self.check_owner, &mut progress);
             let error = match made {
-                Ok((backup, note)) => {
+                Ok((backup, manifest)) => {
                     let took_secs = tried.elapsed().as_secs();
                     tracing::info!(
                         backup = backup.0,
-                        note.inodes,
-                        note.bytes,
+                        manifest.inodes,
+                        manifest.bytes,
                         took_secs,
                         "backed up the metadata"
                     );
@@ -151,7 +151,7 @@ impl Schedule {
             }
             tracing::warn!(%error, "cannot back up the metadata; retrying");
             while !self.is_stopped() && tried.elapsed() < RETRY_EVERY {
-                thread::park_timeout(LOOK_EVERY);
+                thread::park_timeout(POLL_INTERVAL);
             }
             if claimed.elapsed() >= Duration::from_secs(self.meta.volume().backup_secs) {
                 return;

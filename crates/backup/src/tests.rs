@@ -8,7 +8,7 @@ use dump::{CheckedDump, DumpError};
 use meta::{Effect, Engine, Inode, MemEngine, Txn, Volume};
 use types::{Errno, FileType, Ino, Mode, Name, OpId, Time};
 
-use crate::{Note, create, open, remove_old};
+use crate::{Manifest, create, open, remove_old};
 
 fn store(options: StoreOptions) -> Arc<BlockStore> {
     let config = StorageConfig { storage: chunk::MEMORY.into(), bucket: String::new() };
@@ -38,8 +38,8 @@ fn volume(files: u64) -> (Arc<dyn Engine>, Volume) {
     (engine, volume)
 }
 
-fn check(store: &Arc<BlockStore>, backup: BackupId, note: &Note) -> Result<CheckedDump, DumpError> {
-    dump::check(open(store, backup, note)?, &mut |_| {})
+fn check(store: &Arc<BlockStore>, backup: BackupId, manifest: &Manifest) -> Result<CheckedDump, DumpError> {
+    dump::check(open(store, backup, manifest)?, &mut |_| {})
 }
 
 #[test]
@@ -49,17 +49,17 @@ fn a_backup_of_many_parts_is_restored() {
     let (settings, encryption) = EncryptionSettings::new(Cipher::Aes256Gcm, &secret).unwrap();
     let volume = Volume { encryption: settings.to_string(), ..volume };
     let store = store(StoreOptions { encryption: Some(encryption), ..StoreOptions::default() });
-    let (backup, note) = create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap();
-    assert!(note.bytes > 2 * u64::from(chunk::BACKUP_PART_BYTES), "{note:?}");
-    assert_eq!(Note::read(&store, backup).unwrap().as_ref(), Some(&note));
-    assert_eq!((note.inodes, &note.encryption), (60_001, &volume.encryption));
-    let checked = check(&store, backup, &note).unwrap();
+    let (backup, manifest) = create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap();
+    assert!(manifest.bytes > 2 * u64::from(chunk::BACKUP_PART_BYTES), "{manifest:?}");
+    assert_eq!(Manifest::read(&store, backup).unwrap().as_ref(), Some(&manifest));
+    assert_eq!((manifest.inodes, &manifest.encryption), (60_001, &volume.encryption));
+    let checked = check(&store, backup, &manifest).unwrap();
     let target = MemEngine::default();
-    dump::load(&target, &checked, open(&store, backup, &note).unwrap(), "x", &mut |_| {}).unwrap();
+    dump::load(&target, &checked, open(&store, backup, &manifest).unwrap(), "x", &mut |_| {}).unwrap();
     let mut live = dump::Live(Arc::new(target));
-    dump::compare(&checked, &mut open(&store, backup, &note).unwrap(), &mut live, &mut |_| {}).unwrap();
-    // If the parts are longer than the note says, nothing is restored.
-    let short = Note { bytes: note.bytes - 1, ..note };
+    dump::compare(&checked, &mut open(&store, backup, &manifest).unwrap(), &mut live, &mut |_| {}).unwrap();
+    // If the parts are longer than the manifest says, nothing is restored.
+    let short = Manifest { bytes: manifest.bytes - 1, ..manifest };
     assert!(check(&store, backup, &short).is_err());
 }
 
@@ -74,7 +74,7 @@ fn a_backup_that_fails_or_is_stopped_leaves_nothing() {
     });
     assert!(matches!(stopped, Err(DumpError::Stopped)));
     assert_eq!(store.backups().unwrap(), []);
-    faults.add(StoreCall::Put, Fault::Refuse(Errno::ENOSPC), 1000);
+    faults.add(StoreCall::Put, Fault::Fail(Errno::ENOSPC), 1000);
     create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap_err();
     faults.clear();
     assert_eq!(store.backups().unwrap(), []);
@@ -85,13 +85,16 @@ fn a_backup_that_fails_or_is_stopped_leaves_nothing() {
 #[test]
 fn notes_that_are_newer_or_damaged_are_refused() {
     let (store, backup) = (store(StoreOptions::default()), BackupId(5));
-    assert_eq!(Note::read(&store, backup).unwrap(), None);
+    assert_eq!(Manifest::read(&store, backup).unwrap(), None);
     for damaged in ["", "{}", "[]", "{\"version\":1}"] {
         store.finish_backup(backup, damaged.to_owned()).unwrap();
-        assert!(matches!(Note::read(&store, backup), Err(DumpError::DamagedNote { .. })), "{damaged}");
+        assert!(
+            matches!(Manifest::read(&store, backup), Err(DumpError::DamagedManifest { .. })),
+            "{damaged}"
+        );
     }
     store.finish_backup(backup, "{\"version\":9,\"new\":0}".to_owned()).unwrap();
-    assert!(matches!(Note::read(&store, backup), Err(DumpError::Newer { found: 9 })));
+    assert!(matches!(Manifest::read(&store, backup), Err(DumpError::Newer { found: 9 })));
 }
 
 #[test]
@@ -135,10 +138,16 @@ fn notes_name_the_database() {
     let (engine, volume) = volume(1);
     let volume = Volume { loaded: "random id".to_owned(), ..volume };
     let store = store(StoreOptions::default());
-    let (backup, note) = create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap();
-    assert_eq!((&note.loaded[..], Note::read(&store, backup).unwrap()), ("random id", Some(note.clone())));
-    // Notes of earlier versions lack the field `loaded`.
-    let old = note.encode().unwrap().replace(",\"loaded\":\"random id\"", "");
+    let (backup, manifest) = create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap();
+    assert_eq!(
+        (&manifest.loaded[..], Manifest::read(&store, backup).unwrap()),
+        ("random id", Some(manifest.clone()))
+    );
+    // Manifests of earlier versions lack the field `loaded`.
+    let old = manifest.encode().unwrap().replace(",\"loaded\":\"random id\"", "");
     store.finish_backup(BackupId(5), old).unwrap();
-    assert_eq!(Note::read(&store, BackupId(5)).unwrap(), Some(Note { loaded: String::new(), ..note }));
+    assert_eq!(
+        Manifest::read(&store, BackupId(5)).unwrap(),
+        Some(Manifest { loaded: String::new(), ..manifest })
+    );
 }

@@ -8,7 +8,7 @@ use dump::{DumpError, FirstLine, Form};
 use meta::{Engine, Volume};
 use types::Time;
 
-use crate::note::Note;
+use crate::manifest::Manifest;
 
 /// Writes a dump of the present moment to the store, which encrypts the parts like the volume's blocks. It
 /// takes the memory of a few parts, and sends one request at a time. `check_owner` fails if the store does
@@ -24,26 +24,26 @@ pub fn create(
     store: &Arc<BlockStore>,
     check_owner: &dyn Fn() -> Result<(), String>,
     progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
-) -> Result<(BackupId, Note), DumpError> {
+) -> Result<(BackupId, Manifest), DumpError> {
     check_owner().map_err(io::Error::other)?;
     let began = Time::now();
     let backup = BackupId(u64::try_from(began.nanos()).map_err(io::Error::other)?);
-    let written = write(engine, volume, store, backup, began, progress).and_then(|(note, parts)| {
+    let written = write(engine, volume, store, backup, began, progress).and_then(|(manifest, parts)| {
         // The mount of a machine whose clock is wrong may have taken this backup for abandoned.
         store.check_backup_parts(backup, parts).map_err(io::Error::other)?;
         check_owner().map_err(io::Error::other)?;
-        store.finish_backup(backup, note.encode()?).map_err(io::Error::other)?;
-        Ok(note)
+        store.finish_backup(backup, manifest.encode()?).map_err(io::Error::other)?;
+        Ok(manifest)
     });
     if written.is_err()
         && let Err(error) = store.remove_backup(backup)
     {
         tracing::warn!(backup = backup.0, %error, "parts of a backup that failed remain in the object store");
     }
-    written.map(|note| (backup, note))
+    written.map(|manifest| (backup, manifest))
 }
 
-/// Stores the parts of a backup, and returns its note and their number.
+/// Stores the parts of a backup, and returns its manifest and their number.
 fn write(
     engine: &Arc<dyn Engine>,
     volume: &Volume,
@@ -51,15 +51,15 @@ fn write(
     backup: BackupId,
     began: Time,
     progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
-) -> Result<(Note, u32), DumpError> {
+) -> Result<(Manifest, u32), DumpError> {
     let out = PartWriter { store, backup, part: 0, bytes: 0, buffer: Vec::new() };
     let head = FirstLine { version: dump::VERSION, id: backup.0.to_string(), created: began.nanos() };
     let (out, tail) = dump::write(engine, out, Form::Framed, head, progress)?;
-    let note = Note::new(volume, tail.inodes, out.bytes);
+    let manifest = Manifest::new(volume, tail.inodes, out.bytes);
     // `progress` is called once more, because the session may have been lost during the last request to the
     // store.
     progress(tail.inodes)?;
-    Ok((note, out.part))
+    Ok((manifest, out.part))
 }
 
 /// Cuts a dump into parts.

@@ -10,7 +10,7 @@
 
 mod acls;
 mod below;
-mod circles;
+mod cycles;
 mod paths;
 mod problem;
 mod quotas;
@@ -64,7 +64,7 @@ fn check_in_windows(
     match scope {
         CheckScope::Volume => {
             tree::check(&mut run)?;
-            circles::check(engine, run.report)?;
+            cycles::check(engine, run.report)?;
             slices::check(&mut run)?;
             check_usage(&mut run)?;
             quotas::check(engine, &run.totals.quotas, run.report)?;

@@ -24,7 +24,7 @@ pub enum Problem {
     Parent { ino: Ino, stored: Ino, actual: Ino },
     /// A directory is its own ancestor.
     #[error("directory {ino} is its own ancestor")]
-    Circle { ino: Ino, parent: Ino, name: Name },
+    Cycle { ino: Ino, parent: Ino, name: Name },
     /// An inode has no name, and no session is recorded to have it open.
     #[error("the {} has no name and is not open in any session", type_name(.kind))]
     Lost { ino: Ino, kind: FileType },
@@ -98,7 +98,7 @@ impl Problem {
             Problem::EntryKind { .. } => "entry-kind",
             Problem::SecondName { .. } => "second-name",
             Problem::Parent { .. } => "parent",
-            Problem::Circle { .. } => "circle",
+            Problem::Cycle { .. } => "circle",
             Problem::Lost { .. } => "lost",
             Problem::Links { .. } => "links",
             Problem::XattrBlocks { .. } => "xattr-blocks",
@@ -131,7 +131,7 @@ impl Problem {
             Problem::EntryWithoutInode { dir, name, .. }
             | Problem::EntryKind { dir, name, .. }
             | Problem::SecondName { dir, name, .. } => Location::Dirent(*dir, name.clone()),
-            Problem::Circle { parent, name, .. } => Location::Dirent(*parent, name.clone()),
+            Problem::Cycle { parent, name, .. } => Location::Dirent(*parent, name.clone()),
             Problem::Parent { ino, .. }
             | Problem::Lost { ino, .. }
             | Problem::Links { ino, .. }

@@ -3,7 +3,7 @@
 //! Every transaction that changes the usage of an inode changes the counters by the same amount. So the difference
 //! between a counter and the sum over its inodes does not depend on the moment, and a correction can be applied at any
 //! later moment ([`ops::CorrectQuotas`]). To find it, the counter and all inodes must be known as of one moment. Some
-//! engines show the records of one moment for as long as the count takes ([`Engine::frozen`]).
+//! engines show the records of one moment for as long as the count takes ([`Engine::open_snapshot`]).
 //!
 //! On the others, all inodes are read one page after another, and the usage of each of them is kept in a file, while
 //! the stream of changes tells which inodes change. These are read again, and the new counts replace the old ones. If
@@ -21,8 +21,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use meta::{
-    ChangedKeys, Engine, EngineError, Frozen, Inode, Invalidation, Page, Quota, QuotaKey, QuotaTag, Record,
-    RecordKey, Scan, Snapshot,
+    ChangedKeys, Engine, EngineError, Inode, Invalidation, Page, Quota, QuotaKey, QuotaTag, Record,
+    RecordKey, Scan, Snapshot, SnapshotReader,
 };
 use types::{Ino, Name, SessionId};
 
@@ -73,26 +73,29 @@ pub fn recount(
     spool: impl FnOnce() -> io::Result<File>,
     progress: Progress<'_>,
 ) -> Result<Recount, RecountError> {
-    match engine.frozen()?.filter(|frozen| frozen.is_lasting()) {
-        Some(mut frozen) => recount_frozen(&mut *frozen, progress),
+    match engine.open_snapshot()?.filter(|snapshot| snapshot.is_lasting()) {
+        Some(mut snapshot) => recount_snapshot(&mut *snapshot, progress),
         None => Live::new(engine, spool()?)?.recount(progress),
     }
 }
 
-fn recount_frozen(frozen: &mut dyn Frozen, progress: Progress<'_>) -> Result<Recount, RecountError> {
+fn recount_snapshot(
+    snapshot: &mut dyn SnapshotReader,
+    progress: Progress<'_>,
+) -> Result<Recount, RecountError> {
     let (mut counts, mut seen) = (Counts::default(), 0);
-    for_each_inode(&mut |scan| frozen.scan(scan), |inodes| {
+    for_each_inode(&mut |scan| snapshot.scan(scan), |inodes| {
         inodes.iter().for_each(|inode| counts.add(inode));
         seen += inodes.len() as u64;
         if progress(seen) { Ok(()) } else { Err(RecountError::Interrupted) }
     })?;
-    Ok(compare_frozen(&counts, frozen)?)
+    Ok(compare_with_snapshot(&counts, snapshot)?)
 }
 
 /// Compares all counters of a moment with the counts of that moment.
-fn compare_frozen(counts: &Counts, frozen: &mut dyn Frozen) -> Result<Recount, EngineError> {
-    let quotas = all_quotas(&mut |scan| frozen.scan(scan))?;
-    let next = next_of(&frozen.read(&[RecordKey::Settings])?.records);
+fn compare_with_snapshot(counts: &Counts, snapshot: &mut dyn SnapshotReader) -> Result<Recount, EngineError> {
+    let quotas = all_quotas(&mut |scan| snapshot.scan(scan))?;
+    let next = next_of(&snapshot.read(&[RecordKey::Settings])?.records);
     Ok(Recount { differences: compare(counts, &quotas), quotas, next })
 }
 
@@ -191,7 +194,7 @@ impl Live {
         out.flush()?;
         self.poll()?;
         self.read_until_few()?;
-        if let Some(mut moment) = self.engine.frozen()? {
+        if let Some(mut moment) = self.engine.open_snapshot()? {
             return self.recount_as_of(&mut *moment);
         }
         for _ in 0..MAX_ROUNDS {
@@ -206,7 +209,7 @@ impl Live {
     }
 
     /// Reads the inodes that have changed up to a moment, as of that moment, and compares all counters.
-    fn recount_as_of(&mut self, moment: &mut dyn Frozen) -> Result<Recount, RecountError> {
+    fn recount_as_of(&mut self, moment: &mut dyn SnapshotReader) -> Result<Recount, RecountError> {
         // The stream also names changes after the moment. They do no harm.
         self.poll()?;
         self.find_unnamed(&mut |scan| moment.scan(scan))?;
@@ -214,7 +217,7 @@ impl Live {
             let some = self.changed.take_few();
             self.read(&some, &[], &mut |keys| moment.read(keys))?;
         }
-        Ok(compare_frozen(&self.counts, moment)?)
+        Ok(compare_with_snapshot(&self.counts, moment)?)
     }
 
     /// Compares all counters; `None` if a quota was created, or its rule changed, meanwhile.

@@ -21,7 +21,7 @@ pub const LOST_AND_FOUND: &str = "lost+found";
 pub fn repair(meta: &Meta, problem: &Problem) -> Result<bool, Failure> {
     match meta.run(&Repair(problem), &Authority::Kernel { revisions: None }) {
         Ok(()) => Ok(true),
-        Err(Failure::Refused(_)) => Ok(false),
+        Err(Failure::Operation(_)) => Ok(false),
         Err(failure) => Err(failure),
     }
 }
@@ -29,9 +29,9 @@ pub fn repair(meta: &Meta, problem: &Problem) -> Result<bool, Failure> {
 struct Repair<'a>(&'a Problem);
 
 /// The problem no longer exists.
-const CHANGED: PlanStop = PlanStop::Refused(Errno::EAGAIN);
+const CHANGED: PlanStop = PlanStop::Failed(Errno::EAGAIN);
 /// There is no repair without loss of data.
-const UNREPAIRABLE: PlanStop = PlanStop::Refused(Errno::EIO);
+const UNREPAIRABLE: PlanStop = PlanStop::Failed(Errno::EIO);
 
 impl Op for Repair<'_> {
     type Reply = ();
@@ -62,7 +62,7 @@ impl Op for Repair<'_> {
                 }
                 effects.push(Effect::SetParent { ino: *ino, parent: *actual });
             }
-            Problem::Circle { ino, parent, name } => {
+            Problem::Cycle { ino, parent, name } => {
                 require_entry(view, *parent, name, *ino)?;
                 effects.push(Effect::DropDirent { parent: *parent, name: name.clone() });
                 effects.push(Effect::AddLinks { ino: *parent, delta: -1 });

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use meta::{Beside, Dirent, Engine, EngineError, Inode, Record, RecordKey, Scan};
+use meta::{Dirent, Engine, EngineError, Inode, Record, RecordKey, Scan, ScanInclude};
 use types::{FileType, Ino, Name};
 
 use super::walk::{self, name_in, read_inode};
@@ -182,7 +182,8 @@ fn walk_with<E: From<EngineError>>(
 impl Open {
     fn next_page(&mut self, engine: &dyn Engine, known: &mut Known) -> Result<Vec<Entry>, EngineError> {
         let (parent, after) = (self.dir, self.after.take());
-        let page = engine.scan(&Scan::Dir { parent, after, limit: walk::PAGE, beside: Beside::Inodes })?;
+        let page =
+            engine.scan(&Scan::Dir { parent, after, limit: walk::PAGE, include: ScanInclude::Inodes })?;
         let (mut dirents, mut inodes) = (Vec::new(), HashMap::new());
         for record in page.snapshot.records {
             match record {

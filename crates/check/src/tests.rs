@@ -414,7 +414,7 @@ fn a_trash_is_no_damage() {
     s.meta.trash().put(0, hour, bin);
     let gone = s.make(s.d, "gone", MakeKind::Regular);
     let unlinked = s.run(&Unlink { parent: s.d, name: name("gone"), open: None });
-    assert_eq!(unlinked.fate, ops::Fate::Trashed { hour: bin });
+    assert_eq!(unlinked.outcome, ops::UnlinkOutcome::Trashed { hour: bin });
     for window in [1, 7, WINDOW] {
         assert_eq!(s.problems(window), []);
     }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use meta::{Beside, Dirent, Engine, EngineError, Garbage, Inode, Page, Record, RecordKey, Scan};
+use meta::{Dirent, Engine, EngineError, Garbage, Inode, Page, Record, RecordKey, Scan, ScanInclude};
 use types::{ChunkIndex, FileType, Ino, Name, SessionId, Slice, SliceId};
 
 /// The number of rows in a page.
@@ -63,7 +63,7 @@ pub(super) fn entries(
     dir: Ino,
     mut each: impl FnMut(&Name, Dirent) -> bool,
 ) -> Result<bool, EngineError> {
-    let scan = Scan::Dir { parent: dir, after: None, limit: PAGE, beside: Beside::Nothing };
+    let scan = Scan::Dir { parent: dir, after: None, limit: PAGE, include: ScanInclude::Nothing };
     for page in scan.pages(|scan| engine.scan(scan)) {
         for record in page? {
             if let Record::Dirent(_, name, Some(dirent)) = record

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use types::Errno;
 
-use crate::backend::{Backend, Refusal};
+use crate::backend::{Backend, StoreError};
 use crate::codec::Codec;
 use crate::dir::{Dir, create_private};
 use crate::direct::{DirectStore, StoreCheck};
@@ -61,11 +61,11 @@ impl Shared {
     ///
     /// # Errors
     /// EIO if the store was never checked successfully, and the check fails now.
-    pub(crate) fn store(&self) -> Result<&dyn Backend, Refusal> {
+    pub(crate) fn store(&self) -> Result<&dyn Backend, StoreError> {
         if !self.is_checked.load(Relaxed)
             && let Some(check) = self.check.get()
         {
-            check.run(&DirectStore(&*self.store)).map_err(|reason| Refusal::Other(Errno::EIO, reason))?;
+            check.run(&DirectStore(&*self.store)).map_err(|reason| StoreError::Other(Errno::EIO, reason))?;
             self.is_checked.store(true, Relaxed);
         }
         Ok(&*self.store)
@@ -95,7 +95,7 @@ pub(crate) fn take_areas(place: &Path) -> io::Result<Vec<Area>> {
         let lock = open_lock(&root)?;
         match lock.try_lock() {
             Ok(()) => {
-                let dir = Dir::create(&root).map_err(|refusal| io::Error::other(format!("{refusal:?}")))?;
+                let dir = Dir::create(&root).map_err(|error| io::Error::other(format!("{error:?}")))?;
                 areas.push(Area { dir, _lock: lock });
             }
             Err(TryLockError::WouldBlock) => {}

@@ -9,24 +9,24 @@ use types::Errno;
 /// An object store: a local directory accessed with plain system calls, or any service of opendal.
 pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Stores `data` followed by `trailer` under `key`, atomically. An existing object is replaced.
-    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal>;
+    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), StoreError>;
 
     /// Returns `len` bytes of the object from `offset` on; fewer, or none, if the object ends before.
-    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal>;
+    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, StoreError>;
 
     /// Returns the whole object, but at most `at_most` bytes of it.
-    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal>;
+    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, StoreError>;
 
     /// Removes an object. An absent object is not an error.
-    fn delete(&self, key: &str) -> Result<(), Refusal>;
+    fn delete(&self, key: &str) -> Result<(), StoreError>;
 
     /// Returns the names directly below `prefix`, which ends with a slash; the names of directories end with
     /// a slash too. A prefix without objects is empty, not an error.
-    fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal>;
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError>;
 
     /// The time at which the object was written; `None` if there is no such object, or the store does not
     /// report times.
-    fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal>;
+    fn modified(&self, key: &str) -> Result<Option<SystemTime>, StoreError>;
 
     /// The bytes that the disk of the store has free for this process; `None` if the store has no such bound, or does
     /// not report it.
@@ -37,7 +37,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Creates the directories that the store itself needs, if they are missing. Call it only for a
     /// store that is known to be the right one, because nothing may be written into a directory whose file
     /// system is not mounted yet.
-    fn prepare(&self) -> Result<(), Refusal> {
+    fn prepare(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
@@ -47,38 +47,38 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     }
 
     /// Makes the objects under `keys` survive a power failure.
-    fn sync(&self, _keys: &[String]) -> Result<(), Refusal> {
+    fn sync(&self, _keys: &[String]) -> Result<(), StoreError> {
         Ok(())
     }
 
     /// Makes every object survive a power failure.
-    fn sync_all(&self) -> Result<(), Refusal> {
+    fn sync_all(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
     /// Removes the directory `prefix`, if it is empty. A store without directories does nothing.
-    fn remove_directory(&self, _prefix: &str) -> Result<(), Refusal> {
+    fn remove_directory(&self, _prefix: &str) -> Result<(), StoreError> {
         Ok(())
     }
 
     /// Removes the store's own directories and temporary objects. Call it only when no other object is left.
-    fn remove_root(&self) -> Result<(), Refusal> {
+    fn remove_root(&self) -> Result<(), StoreError> {
         Ok(())
     }
 }
 
 /// Why a request to a store failed.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum StoreError {
     NotFound,
     Other(Errno, String),
 }
 
-impl From<io::Error> for Refusal {
+impl From<io::Error> for StoreError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::NotFound => Refusal::NotFound,
-            _ => Refusal::Other(Errno::from(&error), error.to_string()),
+            io::ErrorKind::NotFound => StoreError::NotFound,
+            _ => StoreError::Other(Errno::from(&error), error.to_string()),
         }
     }
 }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use types::{Errno, SliceId};
 
 use crate::ChunkError;
-use crate::backend::Refusal;
+use crate::backend::StoreError;
 use crate::block::BlockName;
 use crate::direct::{BACKUPS, list};
 use crate::error::store_error;
@@ -28,7 +28,7 @@ use crate::store::BlockStore;
 pub const BACKUP_PART_BYTES: u32 = types::BLOCK_BYTES;
 
 /// The longest JSON object that is read.
-const MAX_NOTE_BYTES: usize = 64 << 10;
+const MAX_MANIFEST_BYTES: usize = 64 << 10;
 
 /// Set in the numbers of backups, but not in those of slices, which databases store as signed numbers.
 const BACKUP_BIT: u64 = 1 << 63;
@@ -57,12 +57,12 @@ impl BackupId {
         format!("{}{part}", self.directory())
     }
 
-    fn note_key(self) -> String {
-        format!("{BACKUPS}{}{NOTE}", self.0)
+    fn manifest_key(self) -> String {
+        format!("{BACKUPS}{}{MANIFEST}", self.0)
     }
 }
 
-const NOTE: &str = ".json";
+const MANIFEST: &str = ".json";
 
 impl BlockStore {
     /// Stores a part of a backup, at most [`BACKUP_PART_BYTES`]. It survives a power failure once this returns.
@@ -71,7 +71,7 @@ impl BlockStore {
     /// [`ChunkError::Store`] if it cannot be encrypted or stored.
     pub fn put_backup_part(&self, backup: BackupId, part: u32, data: &[u8]) -> Result<(), ChunkError> {
         let key = backup.part_key(part);
-        let fail = |errno: Errno| store_error("encrypt", &key, Refusal::Other(errno, errno.to_string()));
+        let fail = |errno: Errno| store_error("encrypt", &key, StoreError::Other(errno, errno.to_string()));
         let object = pack(backup.part(part, data.len() as u32), data, &self.inner.codec).map_err(fail)?;
         self.put_durably(&key, object.into())
     }
@@ -86,8 +86,8 @@ impl BlockStore {
         let damaged = |what: String| ChunkError::Backup { key: key.clone(), what };
         let object = match self.inner.backend.get_whole(&key, max_object_len(len)) {
             Ok(object) => object,
-            Err(Refusal::NotFound) => return Err(damaged("it is missing".to_owned())),
-            Err(refusal) => return Err(store_error("read", &key, refusal)),
+            Err(StoreError::NotFound) => return Err(damaged("it is missing".to_owned())),
+            Err(error) => return Err(store_error("read", &key, error)),
         };
         let fault = |fault: crate::BlockFault| damaged(fault.to_string());
         let header = Header::parse(&object, backup.part(part, len)).map_err(fault)?;
@@ -118,20 +118,20 @@ impl BlockStore {
     ///
     /// # Errors
     /// [`ChunkError::Store`] if the text cannot be stored.
-    pub fn finish_backup(&self, backup: BackupId, note: String) -> Result<(), ChunkError> {
-        self.put_durably(&backup.note_key(), note.into())
+    pub fn finish_backup(&self, backup: BackupId, manifest: String) -> Result<(), ChunkError> {
+        self.put_durably(&backup.manifest_key(), manifest.into())
     }
 
     /// The text that describes a backup; `None` if the backup is not complete, or does not exist.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if the store fails.
-    pub fn backup_note(&self, backup: BackupId) -> Result<Option<Bytes>, ChunkError> {
-        let key = backup.note_key();
-        match self.inner.backend.get_whole(&key, MAX_NOTE_BYTES) {
-            Ok(note) => Ok(Some(note)),
-            Err(Refusal::NotFound) => Ok(None),
-            Err(refusal) => Err(store_error("read", &key, refusal)),
+    pub fn backup_manifest(&self, backup: BackupId) -> Result<Option<Bytes>, ChunkError> {
+        let key = backup.manifest_key();
+        match self.inner.backend.get_whole(&key, MAX_MANIFEST_BYTES) {
+            Ok(manifest) => Ok(Some(manifest)),
+            Err(StoreError::NotFound) => Ok(None),
+            Err(error) => Err(store_error("read", &key, error)),
         }
     }
 
@@ -145,7 +145,7 @@ impl BlockStore {
             let numbers = names.iter().filter_map(|name| name.strip_suffix(suffix)?.parse().ok());
             numbers.map(BackupId).collect()
         };
-        let complete = ids(NOTE);
+        let complete = ids(MANIFEST);
         let mut all = [ids("/"), complete.clone()].concat();
         all.sort_unstable_by(|a, b| b.cmp(a));
         all.dedup();
@@ -158,18 +158,18 @@ impl BlockStore {
     /// [`ChunkError::Store`] if a request to the store fails.
     pub fn remove_backup(&self, backup: BackupId) -> Result<(), ChunkError> {
         let backend = &*self.inner.backend;
-        self.inner.delete_object(backend, &backup.note_key())?;
+        self.inner.delete_object(backend, &backup.manifest_key())?;
         let directory = backup.directory();
         for name in list(backend, &directory)? {
             self.inner.delete_object(backend, &format!("{directory}{name}"))?;
         }
-        backend.remove_directory(&directory).map_err(|refusal| store_error("remove", &directory, refusal))
+        backend.remove_directory(&directory).map_err(|error| store_error("remove", &directory, error))
     }
 
     fn put_durably(&self, key: &str, data: Bytes) -> Result<(), ChunkError> {
         let backend = &self.inner.backend;
         let put = backend.put(key, data, Vec::new()).and_then(|()| backend.sync(&[key.to_owned()]));
-        put.map_err(|refusal| store_error("write", key, refusal))
+        put.map_err(|error| store_error("write", key, error))
     }
 }
 
@@ -206,8 +206,8 @@ mod tests {
             assert_eq!(seen, [(9, false), (7, true), (5, false)]);
             assert_eq!(store.backup_part(BackupId(7), 0, data.len() as u32).unwrap(), data);
             assert_eq!(store.backup_part(BackupId(7), 1, 3).unwrap(), &b"end"[..]);
-            assert_eq!(store.backup_note(BackupId(7)).unwrap().unwrap(), &b"{}"[..]);
-            assert_eq!(store.backup_note(BackupId(9)).unwrap(), None);
+            assert_eq!(store.backup_manifest(BackupId(7)).unwrap().unwrap(), &b"{}"[..]);
+            assert_eq!(store.backup_manifest(BackupId(9)).unwrap(), None);
             let stored = fs::read(dir.path().join("backups/7/0")).unwrap();
             assert_eq!(stored.windows(6).any(|bytes| bytes == b"secret"), key.is_none());
             // The parts of backups are not listed as blocks of the volume.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::ChunkError;
-use crate::backend::{Backend, Refusal};
+use crate::backend::{Backend, StoreError};
 use crate::direct::list;
 use crate::error::store_error;
 use crate::services::{self, StorageConfig};
@@ -28,7 +28,7 @@ impl BareStore {
                 ChunkError::Config(format!("cannot start the threads of the store: {error}"))
             })?;
         let backend = services::open(config, create, runtime.handle())?;
-        backend.prepare().map_err(|refusal| store_error("prepare", "the store", refusal))?;
+        backend.prepare().map_err(|error| store_error("prepare", "the store", error))?;
         Ok(BareStore { backend, _runtime: runtime })
     }
 
@@ -37,7 +37,7 @@ impl BareStore {
     /// # Errors
     /// [`ChunkError::Store`].
     pub fn put(&self, key: &str, data: Bytes) -> Result<(), ChunkError> {
-        self.backend.put(key, data, Vec::new()).map_err(|refusal| store_error("write", key, refusal))
+        self.backend.put(key, data, Vec::new()).map_err(|error| store_error("write", key, error))
     }
 
     /// Returns `len` bytes of an object from `offset` on, fewer if it ends before; `None` if it does not exist.
@@ -47,8 +47,8 @@ impl BareStore {
     pub fn get(&self, key: &str, offset: u64, len: usize) -> Result<Option<Bytes>, ChunkError> {
         match self.backend.get(key, offset, len) {
             Ok(data) => Ok(Some(data)),
-            Err(Refusal::NotFound) => Ok(None),
-            Err(refusal) => Err(store_error("read", key, refusal)),
+            Err(StoreError::NotFound) => Ok(None),
+            Err(error) => Err(store_error("read", key, error)),
         }
     }
 
@@ -57,7 +57,7 @@ impl BareStore {
     /// # Errors
     /// [`ChunkError::Store`].
     pub fn delete(&self, key: &str) -> Result<(), ChunkError> {
-        self.backend.delete(key).map_err(|refusal| store_error("delete", key, refusal))
+        self.backend.delete(key).map_err(|error| store_error("delete", key, error))
     }
 
     /// The names directly below `prefix`, which ends with a slash.
@@ -73,6 +73,6 @@ impl BareStore {
     /// # Errors
     /// [`ChunkError::Store`].
     pub fn remove_directory(&self, prefix: &str) -> Result<(), ChunkError> {
-        self.backend.remove_directory(prefix).map_err(|refusal| store_error("delete", prefix, refusal))
+        self.backend.remove_directory(prefix).map_err(|error| store_error("delete", prefix, error))
     }
 }

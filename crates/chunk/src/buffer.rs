@@ -60,7 +60,7 @@ pub enum Written {
     Full,
     /// Nothing was written: this file holds little, and other files hold most of the budget. Flush others and
     /// write again, or use [`WriteBuffer::write_beyond`].
-    Crowded,
+    BudgetUsedByOthers,
 }
 
 /// The result of [`WriteBuffer::stage`].
@@ -296,8 +296,11 @@ impl WriteBuffer {
         if self.extents.len() >= EXTENTS_PER_FILE {
             return Err(Written::Full);
         }
-        let refused =
-            if self.dirty_bytes() < u64::from(BLOCK_BYTES) { Written::Crowded } else { Written::Full };
+        let refused = if self.dirty_bytes() < u64::from(BLOCK_BYTES) {
+            Written::BudgetUsedByOthers
+        } else {
+            Written::Full
+        };
         self.context.budget.try_grant(bytes).ok_or(refused)
     }
 

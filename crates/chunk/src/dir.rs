@@ -24,7 +24,7 @@ use host::HashMap;
 use types::Errno;
 
 use crate::ChunkError;
-use crate::backend::{Backend, Refusal};
+use crate::backend::{Backend, StoreError};
 use crate::block::BlockName;
 use crate::pool;
 
@@ -61,7 +61,7 @@ type Identity = (u64, SystemTime);
 
 impl Dir {
     /// Opens the store at `root`, and creates it if absent.
-    pub(crate) fn create(root: &Path) -> Result<Self, Refusal> {
+    pub(crate) fn create(root: &Path) -> Result<Self, StoreError> {
         fs::create_dir_all(root)?;
         let dir = Dir::at(root);
         dir.prepare()?;
@@ -69,8 +69,8 @@ impl Dir {
     }
 
     /// Opens the store at `root`, which must be a directory. Nothing is written.
-    pub(crate) fn existing(root: &Path) -> Result<Self, Refusal> {
-        let other = |errno, what: &str| Err(Refusal::Other(errno, what.to_owned()));
+    pub(crate) fn existing(root: &Path) -> Result<Self, StoreError> {
+        let other = |errno, what: &str| Err(StoreError::Other(errno, what.to_owned()));
         match fs::metadata(root) {
             Ok(metadata) if metadata.is_dir() => Ok(Dir::at(root)),
             Ok(_) => other(Errno::ENOTDIR, "it is not a directory"),
@@ -142,7 +142,7 @@ impl Backend for Dir {
         Some(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
-    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
+    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), StoreError> {
         let target = self.root.join(key);
         let name = key.rsplit('/').next().unwrap_or(key);
         let serial = self.serial.fetch_add(1, Relaxed);
@@ -155,25 +155,25 @@ impl Backend for Dir {
         Ok(written?)
     }
 
-    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
+    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, StoreError> {
         let file = File::open(self.root.join(key))?;
         Ok(read(&file, offset, len)?)
     }
 
-    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
+    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, StoreError> {
         let file = File::open(self.root.join(key))?;
         let len = file.metadata()?.len();
         Ok(read(&file, 0, usize::try_from(len).map_or(at_most, |len| len.min(at_most)))?)
     }
 
-    fn delete(&self, key: &str) -> Result<(), Refusal> {
+    fn delete(&self, key: &str) -> Result<(), StoreError> {
         match fs::remove_file(self.root.join(key)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
         }
     }
 
-    fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let entries = match fs::read_dir(self.root.join(prefix)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
@@ -187,14 +187,14 @@ impl Backend for Dir {
         Ok(names)
     }
 
-    fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal> {
+    fn modified(&self, key: &str) -> Result<Option<SystemTime>, StoreError> {
         match fs::metadata(self.root.join(key)).and_then(|metadata| metadata.modified()) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             modified => Ok(Some(modified?)),
         }
     }
 
-    fn prepare(&self) -> Result<(), Refusal> {
+    fn prepare(&self) -> Result<(), StoreError> {
         let tmp = self.root.join(TMP);
         match fs::create_dir(&tmp) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error.into()),
@@ -206,7 +206,7 @@ impl Backend for Dir {
         true
     }
 
-    fn sync(&self, keys: &[String]) -> Result<(), Refusal> {
+    fn sync(&self, keys: &[String]) -> Result<(), StoreError> {
         if keys.len() >= MANY_OBJECTS {
             return self.sync_all();
         }
@@ -223,12 +223,12 @@ impl Backend for Dir {
         Ok(())
     }
 
-    fn sync_all(&self) -> Result<(), Refusal> {
+    fn sync_all(&self) -> Result<(), StoreError> {
         let root = File::open(&self.root)?;
         rustix::fs::syncfs(&root).map_err(|error| io::Error::from(error).into())
     }
 
-    fn remove_directory(&self, prefix: &str) -> Result<(), Refusal> {
+    fn remove_directory(&self, prefix: &str) -> Result<(), StoreError> {
         match fs::remove_dir(self.root.join(prefix)) {
             Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
                 Err(error.into())
@@ -238,7 +238,7 @@ impl Backend for Dir {
     }
 
     /// Removes all temporary files, of any process, and then the root directory if it is empty.
-    fn remove_root(&self) -> Result<(), Refusal> {
+    fn remove_root(&self) -> Result<(), StoreError> {
         let tmp = self.root.join(TMP);
         match fs::remove_dir_all(&tmp) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),

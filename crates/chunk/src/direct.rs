@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::ChunkError;
-use crate::backend::{Backend, Refusal};
+use crate::backend::{Backend, StoreError};
 use crate::error::store_error;
 
 /// The key of the marker. It is never compressed or encrypted, and it is not a block.
@@ -31,8 +31,8 @@ impl DirectStore<'_> {
     pub fn marker(&self) -> Result<Option<Vec<u8>>, ChunkError> {
         match self.0.get_whole(MARKER, MAX_MARKER_BYTES) {
             Ok(text) => Ok(Some(text.to_vec())),
-            Err(Refusal::NotFound) => Ok(None),
-            Err(refusal) => Err(store_error("read", MARKER, refusal)),
+            Err(StoreError::NotFound) => Ok(None),
+            Err(error) => Err(store_error("read", MARKER, error)),
         }
     }
 
@@ -69,5 +69,5 @@ impl fmt::Debug for StoreCheck {
 }
 
 pub(crate) fn list(backend: &dyn Backend, prefix: &str) -> Result<Vec<String>, ChunkError> {
-    backend.list(prefix).map_err(|refusal| store_error("list", prefix, refusal))
+    backend.list(prefix).map_err(|error| store_error("list", prefix, error))
 }

@@ -21,7 +21,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 
 use crate::ChunkError;
-use crate::backend::{Backend, Refusal};
+use crate::backend::{Backend, StoreError};
 use crate::block::BlockName;
 use crate::dir::{Dir, check_volume, create_private};
 use crate::error::store_error;
@@ -77,7 +77,7 @@ impl DiskCache {
     pub(crate) fn open(options: &DiskCacheOptions) -> Result<Self, ChunkError> {
         check_volume(&options.volume)?;
         let root = options.directory.join(&options.volume);
-        let fail = |refusal| store_error("open", &root.display().to_string(), refusal);
+        let fail = |error| store_error("open", &root.display().to_string(), error);
         create_private(&root).map_err(|error| fail(error.into()))?;
         let dir = Dir::create(&root).map_err(fail)?;
         let index = Lru::new(options.max_bytes);
@@ -148,18 +148,18 @@ impl DiskCache {
         CacheUse { hits: self.hits(), misses, bytes: self.shared.index.charge() }
     }
 
-    fn found(&self, name: BlockName, found: Result<Bytes, Refusal>) -> Option<Bytes> {
+    fn found(&self, name: BlockName, found: Result<Bytes, StoreError>) -> Option<Bytes> {
         match found {
             Ok(bytes) => {
                 self.shared.index.get(&name);
                 self.shared.hits.fetch_add(1, Relaxed);
                 Some(bytes)
             }
-            Err(Refusal::NotFound) => {
+            Err(StoreError::NotFound) => {
                 self.shared.misses.fetch_add(1, Relaxed);
                 None
             }
-            Err(Refusal::Other(_, message)) => {
+            Err(StoreError::Other(_, message)) => {
                 tracing::warn!(message, block = name.key(), "cannot read a cached block");
                 self.remove(name);
                 None
@@ -224,7 +224,7 @@ impl Shared {
         }
         match self.dir.put(&key, object.clone(), Vec::new()) {
             Ok(()) => self.evict(self.index.insert(name, (), self.charge(len))),
-            Err(refusal) => tracing::debug!(?refusal, key, "cannot cache a block"),
+            Err(error) => tracing::debug!(?error, key, "cannot cache a block"),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use types::{Errno, SliceId};
 
-use crate::backend::Refusal;
+use crate::backend::StoreError;
 use crate::format::BlockFault;
 
 /// All errors of this crate. [`ChunkError::errno`] is the only table that maps them to errno(3).
@@ -80,10 +80,10 @@ impl From<ChunkError> for Errno {
 }
 
 /// The error of a request to the store.
-pub(crate) fn store_error(action: &'static str, key: &str, refusal: Refusal) -> ChunkError {
-    let (errno, message) = match refusal {
-        Refusal::NotFound => (Errno::ENOENT, "not found".to_owned()),
-        Refusal::Other(errno, message) => (errno, message),
+pub(crate) fn store_error(action: &'static str, key: &str, error: StoreError) -> ChunkError {
+    let (errno, message) = match error {
+        StoreError::NotFound => (Errno::ENOENT, "not found".to_owned()),
+        StoreError::Other(errno, message) => (errno, message),
     };
     ChunkError::Store { action, key: key.to_owned(), errno, message }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use types::Errno;
 
-use crate::backend::{Backend, Refusal};
+use crate::backend::{Backend, StoreError};
 
 /// The kinds of calls to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +25,9 @@ pub enum StoreCall {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The call fails with this errno and has no effect.
-    Refuse(Errno),
+    Fail(Errno),
     /// The call takes effect, but fails with this errno.
-    DoneThenRefuse(Errno),
+    DoneThenFail(Errno),
     /// The call takes this much longer.
     Slow(Duration),
     /// The result lacks its end: bytes of an object, or names of a list.
@@ -121,13 +121,13 @@ impl Faulty {
     fn call<T>(
         &self,
         call: StoreCall,
-        make: impl FnOnce() -> Result<T, Refusal>,
-    ) -> Result<(T, Option<Fault>), Refusal> {
-        let refusal = |errno| Refusal::Other(errno, "injected fault".to_owned());
+        make: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<(T, Option<Fault>), StoreError> {
+        let failed = |errno| StoreError::Other(errno, "injected fault".to_owned());
         match self.faults.draw(call) {
-            Some(Fault::Refuse(errno)) => Err(refusal(errno)),
-            Some(Fault::Absent) => Err(Refusal::NotFound),
-            Some(Fault::DoneThenRefuse(errno)) => make().and(Err(refusal(errno))),
+            Some(Fault::Fail(errno)) => Err(failed(errno)),
+            Some(Fault::Absent) => Err(StoreError::NotFound),
+            Some(Fault::DoneThenFail(errno)) => make().and(Err(failed(errno))),
             Some(Fault::Slow(time)) => {
                 host::sleep(time);
                 make().map(|answer| (answer, None))
@@ -155,39 +155,39 @@ impl Backend for Faulty {
         self.inner.free_bytes()
     }
 
-    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
+    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), StoreError> {
         self.call(StoreCall::Put, || self.inner.put(key, data, trailer)).map(|_| ())
     }
 
-    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
+    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, StoreError> {
         self.call(StoreCall::Get, || self.inner.get(key, offset, len)).map(|answer| self.spoil(answer))
     }
 
-    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
+    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, StoreError> {
         self.call(StoreCall::Get, || self.inner.get_whole(key, at_most)).map(|answer| self.spoil(answer))
     }
 
-    fn delete(&self, key: &str) -> Result<(), Refusal> {
+    fn delete(&self, key: &str) -> Result<(), StoreError> {
         self.call(StoreCall::Delete, || self.inner.delete(key)).map(|_| ())
     }
 
-    fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         match self.call(StoreCall::List, || self.inner.list(prefix)) {
             Ok((mut names, Some(_))) => {
                 names.truncate(self.faults.number(names.len()));
                 Ok(names)
             }
             Ok((names, None)) => Ok(names),
-            Err(Refusal::NotFound) => Ok(Vec::new()),
-            Err(refusal) => Err(refusal),
+            Err(StoreError::NotFound) => Ok(Vec::new()),
+            Err(error) => Err(error),
         }
     }
 
-    fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal> {
+    fn modified(&self, key: &str) -> Result<Option<SystemTime>, StoreError> {
         self.call(StoreCall::Get, || self.inner.modified(key)).map(|(modified, _)| modified)
     }
 
-    fn prepare(&self) -> Result<(), Refusal> {
+    fn prepare(&self) -> Result<(), StoreError> {
         self.inner.prepare()
     }
 
@@ -195,19 +195,19 @@ impl Backend for Faulty {
         self.inner.is_volatile()
     }
 
-    fn sync(&self, keys: &[String]) -> Result<(), Refusal> {
+    fn sync(&self, keys: &[String]) -> Result<(), StoreError> {
         self.call(StoreCall::Sync, || self.inner.sync(keys)).map(|_| ())
     }
 
-    fn sync_all(&self) -> Result<(), Refusal> {
+    fn sync_all(&self) -> Result<(), StoreError> {
         self.call(StoreCall::Sync, || self.inner.sync_all()).map(|_| ())
     }
 
-    fn remove_directory(&self, prefix: &str) -> Result<(), Refusal> {
+    fn remove_directory(&self, prefix: &str) -> Result<(), StoreError> {
         self.inner.remove_directory(prefix)
     }
 
-    fn remove_root(&self) -> Result<(), Refusal> {
+    fn remove_root(&self) -> Result<(), StoreError> {
         self.inner.remove_root()
     }
 }

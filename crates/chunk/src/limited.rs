@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use host::Instant;
-use metrics::{On, wait_on};
+use metrics::{WaitTarget, wait_on};
 
-use crate::backend::{Backend, Refusal};
+use crate::backend::{Backend, StoreError};
 
 /// The most bytes per second that are sent to a store and received from it; `None` for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Limit {
         let now = Instant::now();
         let time = self.turn(now, bytes).saturating_duration_since(now);
         if !time.is_zero() {
-            wait_on(On::Store("limit"), || {
+            wait_on(WaitTarget::Store("limit"), || {
                 host::sleep(time);
                 ((), time)
             });
@@ -71,21 +71,21 @@ impl Backend for Limited {
         self.inner.free_bytes()
     }
 
-    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
+    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), StoreError> {
         if let Some(limit) = &self.upload {
             limit.wait(data.len() + trailer.len());
         }
         self.inner.put(key, data, trailer)
     }
 
-    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
+    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, StoreError> {
         if let Some(limit) = &self.download {
             limit.wait(len);
         }
         self.inner.get(key, offset, len)
     }
 
-    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
+    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, StoreError> {
         // The length of the object is unknown before it is read, so the wait follows the read.
         let data = self.inner.get_whole(key, at_most)?;
         if let Some(limit) = &self.download {
@@ -94,19 +94,19 @@ impl Backend for Limited {
         Ok(data)
     }
 
-    fn delete(&self, key: &str) -> Result<(), Refusal> {
+    fn delete(&self, key: &str) -> Result<(), StoreError> {
         self.inner.delete(key)
     }
 
-    fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         self.inner.list(prefix)
     }
 
-    fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal> {
+    fn modified(&self, key: &str) -> Result<Option<SystemTime>, StoreError> {
         self.inner.modified(key)
     }
 
-    fn prepare(&self) -> Result<(), Refusal> {
+    fn prepare(&self) -> Result<(), StoreError> {
         self.inner.prepare()
     }
 
@@ -114,19 +114,19 @@ impl Backend for Limited {
         self.inner.is_volatile()
     }
 
-    fn sync(&self, keys: &[String]) -> Result<(), Refusal> {
+    fn sync(&self, keys: &[String]) -> Result<(), StoreError> {
         self.inner.sync(keys)
     }
 
-    fn sync_all(&self) -> Result<(), Refusal> {
+    fn sync_all(&self) -> Result<(), StoreError> {
         self.inner.sync_all()
     }
 
-    fn remove_directory(&self, prefix: &str) -> Result<(), Refusal> {
+    fn remove_directory(&self, prefix: &str) -> Result<(), StoreError> {
         self.inner.remove_directory(prefix)
     }
 
-    fn remove_root(&self) -> Result<(), Refusal> {
+    fn remove_root(&self) -> Result<(), StoreError> {
         self.inner.remove_root()
     }
 }

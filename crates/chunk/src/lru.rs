@@ -6,7 +6,7 @@
 //! new blocks before they were read.
 
 use host::Instant;
-use metrics::{On, wait_on};
+use metrics::{WaitTarget, wait_on};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -140,7 +140,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
             if state.loading.insert(key) {
                 break;
             }
-            state = wait_on(On::Store("get"), || {
+            state = wait_on(WaitTarget::Store("get"), || {
                 let began = Instant::now();
                 (host::wait(&self.loaded, &self.state, state), began.elapsed())
             });

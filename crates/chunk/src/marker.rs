@@ -10,7 +10,7 @@ use bytes::Bytes;
 use types::Errno;
 
 use crate::ChunkError;
-use crate::backend::Refusal;
+use crate::backend::StoreError;
 use crate::direct::{DirectStore, MARKER};
 use crate::error::store_error;
 use crate::store::BlockStore;
@@ -31,10 +31,10 @@ impl BlockStore {
     /// [`ChunkError::Store`] if the marker cannot be written.
     pub fn put_marker(&self, text: &str) -> Result<(), ChunkError> {
         let backend = &self.inner.backend;
-        backend.prepare().map_err(|refusal| store_error("prepare", "the store", refusal))?;
+        backend.prepare().map_err(|error| store_error("prepare", "the store", error))?;
         let text = Bytes::copy_from_slice(text.as_bytes());
         let put = backend.put(MARKER, text, Vec::new()).and_then(|()| backend.sync(&[MARKER.to_owned()]));
-        put.map_err(|refusal| store_error("write", MARKER, refusal))
+        put.map_err(|error| store_error("write", MARKER, error))
     }
 
     /// Removes the marker, and the store's own directories and temporary objects. Call it only when no block
@@ -44,8 +44,8 @@ impl BlockStore {
     /// [`ChunkError::Store`] if the marker or the directories cannot be removed.
     pub fn remove_marker(&self) -> Result<(), ChunkError> {
         let backend = &self.inner.backend;
-        backend.delete(MARKER).map_err(|refusal| store_error("delete", MARKER, refusal))?;
-        backend.remove_root().map_err(|refusal| store_error("remove", "the store", refusal))
+        backend.delete(MARKER).map_err(|error| store_error("delete", MARKER, error))?;
+        backend.remove_root().map_err(|error| store_error("remove", "the store", error))
     }
 
     /// Writes, reads, lists and removes one object, to verify that the store supports all four.
@@ -59,7 +59,7 @@ impl BlockStore {
         let backend = &self.inner.backend;
         let fail = |action| {
             let key = &key;
-            move |refusal| store_error(action, key, refusal)
+            move |error| store_error(action, key, error)
         };
         let data = Bytes::from_static(b"limen");
         backend.prepare().map_err(fail("write"))?;
@@ -67,7 +67,7 @@ impl BlockStore {
         let checked = (|| {
             let read = backend.get(&key, 0, data.len()).map_err(fail("read"))?;
             let listed = backend.list(CHECK).map_err(fail("list"))?;
-            let wrong = |what: &str| Refusal::Other(Errno::EIO, what.to_owned());
+            let wrong = |what: &str| StoreError::Other(Errno::EIO, what.to_owned());
             if read != data {
                 return Err(fail("read")(wrong("it does not hold the bytes that were written")));
             }

@@ -6,9 +6,9 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use host::Instant;
-use metrics::{Buckets, Histogram, On, wait_on};
+use metrics::{Buckets, Histogram, WaitTarget, wait_on};
 
-use crate::backend::{Backend, Refusal};
+use crate::backend::{Backend, StoreError};
 
 /// The requests of one kind that a store has answered.
 #[derive(Debug)]
@@ -57,9 +57,9 @@ impl RequestMeter {
     fn request<T>(
         &self,
         call: &'static str,
-        send: impl FnOnce() -> Result<T, Refusal>,
-    ) -> Result<T, Refusal> {
-        let answer = wait_on(On::Store(call), || {
+        send: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let answer = wait_on(WaitTarget::Store(call), || {
             let began = Instant::now();
             let answer = send();
             let time = began.elapsed();
@@ -68,13 +68,13 @@ impl RequestMeter {
         });
         match &answer {
             Ok(_) => 0,
-            Err(Refusal::NotFound) => self.not_found.fetch_add(1, Relaxed),
-            Err(Refusal::Other(..)) => self.failures.fetch_add(1, Relaxed),
+            Err(StoreError::NotFound) => self.not_found.fetch_add(1, Relaxed),
+            Err(StoreError::Other(..)) => self.failures.fetch_add(1, Relaxed),
         };
         answer
     }
 
-    fn read(&self, send: impl FnOnce() -> Result<Bytes, Refusal>) -> Result<Bytes, Refusal> {
+    fn read(&self, send: impl FnOnce() -> Result<Bytes, StoreError>) -> Result<Bytes, StoreError> {
         let bytes = self.request("get", send)?;
         self.bytes.record(bytes.len() as u64);
         Ok(bytes)
@@ -98,34 +98,34 @@ impl Backend for Metered {
         self.inner.free_bytes()
     }
 
-    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
+    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), StoreError> {
         let size = data.len() + trailer.len();
         self.meters.put.request("put", || self.inner.put(key, data, trailer))?;
         self.meters.put.bytes.record(size as u64);
         Ok(())
     }
 
-    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
+    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, StoreError> {
         self.meters.get.read(|| self.inner.get(key, offset, len))
     }
 
-    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
+    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, StoreError> {
         self.meters.get.read(|| self.inner.get_whole(key, at_most))
     }
 
-    fn delete(&self, key: &str) -> Result<(), Refusal> {
+    fn delete(&self, key: &str) -> Result<(), StoreError> {
         self.meters.delete.request("delete", || self.inner.delete(key))
     }
 
-    fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         self.meters.list.request("list", || self.inner.list(prefix))
     }
 
-    fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal> {
+    fn modified(&self, key: &str) -> Result<Option<SystemTime>, StoreError> {
         self.meters.stat.request("stat", || self.inner.modified(key))
     }
 
-    fn prepare(&self) -> Result<(), Refusal> {
+    fn prepare(&self) -> Result<(), StoreError> {
         self.inner.prepare()
     }
 
@@ -133,19 +133,19 @@ impl Backend for Metered {
         self.inner.is_volatile()
     }
 
-    fn sync(&self, keys: &[String]) -> Result<(), Refusal> {
+    fn sync(&self, keys: &[String]) -> Result<(), StoreError> {
         self.meters.sync.request("sync", || self.inner.sync(keys))
     }
 
-    fn sync_all(&self) -> Result<(), Refusal> {
+    fn sync_all(&self) -> Result<(), StoreError> {
         self.meters.sync.request("sync", || self.inner.sync_all())
     }
 
-    fn remove_directory(&self, prefix: &str) -> Result<(), Refusal> {
+    fn remove_directory(&self, prefix: &str) -> Result<(), StoreError> {
         self.inner.remove_directory(prefix)
     }
 
-    fn remove_root(&self) -> Result<(), Refusal> {
+    fn remove_root(&self) -> Result<(), StoreError> {
         self.inner.remove_root()
     }
 }
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(store.get("a", 1, 3).unwrap(), "234");
         assert_eq!(store.get_whole("a", 100).unwrap(), "1234567");
         store.get("b", 0, 1).unwrap_err();
-        faults.add(StoreCall::Delete, Fault::Refuse(Errno::EIO), 1000);
+        faults.add(StoreCall::Delete, Fault::Fail(Errno::EIO), 1000);
         store.delete("a").unwrap_err();
         let seen = meters.all().map(|(name, meter)| {
             let (failures, not_found) = (meter.failures.load(Relaxed), meter.not_found.load(Relaxed));

@@ -277,45 +277,51 @@ impl<'a> Sealer<'a> {
 
     /// Encrypts `page` in place and returns its tag; `None` if the page is longer than the cipher permits.
     fn seal(&self, index: u32, is_packed: bool, page: &mut [u8]) -> Option<[u8; TAG_BYTES]> {
-        let claim = self.claim(index, is_packed);
+        let associated_data = self.associated_data(index, is_packed);
         match &self.cipher {
-            PageCipher::Aes(cipher) => seal(&**cipher, index, &claim, page),
-            PageCipher::XChaCha(cipher) => seal(&**cipher, index, &claim, page),
+            PageCipher::Aes(cipher) => seal(&**cipher, index, &associated_data, page),
+            PageCipher::XChaCha(cipher) => seal(&**cipher, index, &associated_data, page),
         }
     }
 
     /// Decrypts `page`, which ends with its tag, in place and removes the tag; `None` if authentication
     /// fails.
     fn open(&self, index: u32, is_packed: bool, page: &mut Vec<u8>) -> Option<()> {
-        let claim = self.claim(index, is_packed);
+        let associated_data = self.associated_data(index, is_packed);
         let tag = *page.last_chunk::<TAG_BYTES>()?;
         page.truncate(page.len() - TAG_BYTES);
         match &self.cipher {
-            PageCipher::Aes(cipher) => open(&**cipher, index, &claim, page, tag),
-            PageCipher::XChaCha(cipher) => open(&**cipher, index, &claim, page, tag),
+            PageCipher::Aes(cipher) => open(&**cipher, index, &associated_data, page, tag),
+            PageCipher::XChaCha(cipher) => open(&**cipher, index, &associated_data, page, tag),
         }
     }
 
     /// The associated data of a page: authenticated with it, but not part of it.
-    fn claim(&self, index: u32, is_packed: bool) -> Vec<u8> {
+    fn associated_data(&self, index: u32, is_packed: bool) -> Vec<u8> {
         [self.head, &index.to_le_bytes(), &[u8::from(is_packed)]].concat()
     }
 }
 
-fn seal<C: AeadInOut>(cipher: &C, index: u32, claim: &[u8], page: &mut [u8]) -> Option<[u8; TAG_BYTES]> {
-    let tag = cipher.encrypt_inout_detached(&nonce::<C>(index), claim, InOutBuf::from(page)).ok()?;
+fn seal<C: AeadInOut>(
+    cipher: &C,
+    index: u32,
+    associated_data: &[u8],
+    page: &mut [u8],
+) -> Option<[u8; TAG_BYTES]> {
+    let tag =
+        cipher.encrypt_inout_detached(&nonce::<C>(index), associated_data, InOutBuf::from(page)).ok()?;
     tag.as_slice().try_into().ok()
 }
 
 fn open<C: AeadInOut>(
     cipher: &C,
     index: u32,
-    claim: &[u8],
+    associated_data: &[u8],
     page: &mut [u8],
     tag: [u8; TAG_BYTES],
 ) -> Option<()> {
     let tag = Tag::<C>::try_from(&tag[..]).ok()?;
-    cipher.decrypt_inout_detached(&nonce::<C>(index), claim, InOutBuf::from(page), &tag).ok()
+    cipher.decrypt_inout_detached(&nonce::<C>(index), associated_data, InOutBuf::from(page), &tag).ok()
 }
 
 /// The page's number. It does not repeat under a key, because each block has its own key.

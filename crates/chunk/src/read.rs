@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use bytes::Bytes;
 
 use crate::ChunkError;
-use crate::backend::Refusal;
+use crate::backend::StoreError;
 use crate::block::{BlockName, Trailer, trailer_len};
 use crate::error::store_error;
 use crate::format::{BlockFault, PAGE_BYTES};
@@ -232,7 +232,7 @@ impl Inner {
         let key = name.key();
         self.counts.gets.fetch_add(1, Relaxed);
         let object = self.backend.get_whole(&key, object_len_bound(name.len));
-        object.map_err(|refusal| self.refused(name, key, refusal))
+        object.map_err(|error| self.refused(name, key, error))
     }
 
     /// Exactly `count` bytes of an object from `offset` on.
@@ -245,14 +245,14 @@ impl Inner {
         match self.backend.get(&key, offset.into(), count) {
             Ok(bytes) if bytes.len() == count => Ok(bytes),
             Ok(bytes) => Err(damaged(name, bytes.len(), Damage::Short(count))),
-            Err(refusal) => Err(self.refused(name, key, refusal)),
+            Err(error) => Err(self.refused(name, key, error)),
         }
     }
 
-    fn refused(&self, name: BlockName, key: String, refusal: Refusal) -> ChunkError {
-        match refusal {
-            Refusal::NotFound => ChunkError::Missing { slice: name.id, block: name.block, key },
-            refusal => store_error("read", &key, refusal),
+    fn refused(&self, name: BlockName, key: String, error: StoreError) -> ChunkError {
+        match error {
+            StoreError::NotFound => ChunkError::Missing { slice: name.id, block: name.block, key },
+            error => store_error("read", &key, error),
         }
     }
 }

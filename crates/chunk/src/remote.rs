@@ -12,7 +12,7 @@ use opendal::{Buffer, ErrorKind, Operator};
 use tokio::runtime::Handle;
 use types::Errno;
 
-use crate::backend::{Backend, Refusal};
+use crate::backend::{Backend, StoreError};
 use crate::plain::plain;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Remote {
 }
 
 impl Backend for Remote {
-    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
+    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), StoreError> {
         let body = Buffer::from(vec![data, Bytes::from(trailer)]);
         let put = async {
             match &self.put {
@@ -54,10 +54,10 @@ impl Backend for Remote {
                 }
             }
         };
-        self.runtime.block_on(put).map_err(refusal)
+        self.runtime.block_on(put).map_err(store_error)
     }
 
-    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
+    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, StoreError> {
         let read = |len: u64| {
             let read = self.operator.read_with(key).range(offset..offset + len);
             self.runtime.block_on(async { read.await })
@@ -66,29 +66,36 @@ impl Backend for Remote {
             Ok(buffer) => Ok(buffer.to_bytes()),
             Err(error) if matches!(error.kind(), ErrorKind::RangeNotSatisfied | ErrorKind::Unexpected) => {
                 // The object may end before the range does; opendal and stores report this in different ways.
-                let size = self.runtime.block_on(self.operator.stat(key)).map_err(refusal)?.content_length();
+                let size =
+                    self.runtime.block_on(self.operator.stat(key)).map_err(store_error)?.content_length();
                 match size.saturating_sub(offset) {
                     0 => Ok(Bytes::new()),
-                    left if left < len as u64 => Ok(read(left).map_err(refusal)?.to_bytes()),
-                    _ => Err(refusal(error)),
+                    left if left < len as u64 => Ok(read(left).map_err(store_error)?.to_bytes()),
+                    _ => Err(store_error(error)),
                 }
             }
-            Err(error) => Err(refusal(error)),
+            Err(error) => Err(store_error(error)),
         }
     }
 
     /// Reads a stream, so that an object of any length uses at most `at_most` bytes of memory, without a
     /// request for its length.
-    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
+    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, StoreError> {
         self.runtime.block_on(async {
-            let mut stream =
-                self.operator.reader(key).await.map_err(refusal)?.into_stream(..).await.map_err(refusal)?;
+            let mut stream = self
+                .operator
+                .reader(key)
+                .await
+                .map_err(store_error)?
+                .into_stream(..)
+                .await
+                .map_err(store_error)?;
             let mut parts: Vec<Bytes> = Vec::new();
             let mut left = at_most;
             while left > 0
                 && let Some(buffer) = poll_fn(|context| Pin::new(&mut stream).poll_next(context)).await
             {
-                for mut part in buffer.map_err(refusal)? {
+                for mut part in buffer.map_err(store_error)? {
                     part.truncate(left);
                     left -= part.len();
                     parts.push(part);
@@ -101,26 +108,26 @@ impl Backend for Remote {
         })
     }
 
-    fn delete(&self, key: &str) -> Result<(), Refusal> {
-        self.runtime.block_on(self.operator.delete(key)).map_err(refusal)
+    fn delete(&self, key: &str) -> Result<(), StoreError> {
+        self.runtime.block_on(self.operator.delete(key)).map_err(store_error)
     }
 
-    fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal> {
+    fn modified(&self, key: &str) -> Result<Option<SystemTime>, StoreError> {
         match self.runtime.block_on(self.operator.stat(key)) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            metadata => Ok(metadata.map_err(refusal)?.last_modified().map(SystemTime::from)),
+            metadata => Ok(metadata.map_err(store_error)?.last_modified().map(SystemTime::from)),
         }
     }
 
     /// Removes temporary objects of interrupted writes and checks.
-    fn remove_root(&self) -> Result<(), Refusal> {
+    fn remove_root(&self) -> Result<(), StoreError> {
         self.list("tmp/")?.iter().try_for_each(|name| self.delete(&format!("tmp/{name}")))
     }
 
-    fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let entries = match self.runtime.block_on(self.operator.list(prefix)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(refusal)?,
+            entries => entries.map_err(store_error)?,
         };
         let names = entries.iter().filter_map(|entry| entry.path().strip_prefix(prefix));
         Ok(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
@@ -129,24 +136,24 @@ impl Backend for Remote {
 
 /// Searches the causes for an errno of the operating system, because opendal's error kinds do not include a
 /// full disk.
-fn refusal(error: opendal::Error) -> Refusal {
+fn store_error(error: opendal::Error) -> StoreError {
     if error.kind() == ErrorKind::NotFound {
-        return Refusal::NotFound;
+        return StoreError::NotFound;
     }
     if error.is_persistent() || error.is_temporary() {
         // A temporary error; all retries are used up.
-        return Refusal::Other(Errno::ETIMEDOUT, plain(&error));
+        return StoreError::Other(Errno::ETIMEDOUT, plain(&error));
     }
     let mut cause = error.source();
     while let Some(inner) = cause {
         if let Some(os) = inner.downcast_ref::<io::Error>()
             && os.raw_os_error().is_some()
         {
-            return Refusal::Other(Errno::from(os), plain(&error));
+            return StoreError::Other(Errno::from(os), plain(&error));
         }
         cause = inner.source();
     }
-    Refusal::Other(Errno::EIO, plain(&error))
+    StoreError::Other(Errno::EIO, plain(&error))
 }
 
 #[cfg(test)]
@@ -167,9 +174,9 @@ mod tests {
             (remote.get_whole("a/b", 10).unwrap(), remote.get_whole("a/b", 3).unwrap()),
             ("012345".into(), "012".into())
         );
-        assert!(matches!(remote.get_whole("a/c", 1), Err(Refusal::NotFound)));
+        assert!(matches!(remote.get_whole("a/c", 1), Err(StoreError::NotFound)));
         assert_eq!(remote.get("a/b", 60, 10).unwrap(), "");
-        assert!(matches!(remote.get("a/c", 0, 1), Err(Refusal::NotFound)));
+        assert!(matches!(remote.get("a/c", 0, 1), Err(StoreError::NotFound)));
         assert_eq!(remote.list("a/").unwrap(), ["b"]);
         assert_eq!(remote.list("").unwrap(), ["a/"]);
     }

@@ -98,5 +98,5 @@ fn open_dir(bucket: &str, create: bool) -> Result<Box<dyn Backend>, ChunkError> 
         )));
     }
     let dir = if create { Dir::create(path) } else { Dir::existing(path) };
-    Ok(Box::new(dir.map_err(|refusal| store_error("open", bucket, refusal))?))
+    Ok(Box::new(dir.map_err(|error| store_error("open", bucket, error))?))
 }

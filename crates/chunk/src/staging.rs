@@ -34,7 +34,7 @@ use bytes::Bytes;
 
 use crate::ChunkError;
 use crate::areas::{STAGING, Shared, areas_below, open_lock, take_areas};
-use crate::backend::{Backend, Refusal};
+use crate::backend::{Backend, StoreError};
 use crate::block::BlockName;
 use crate::codec::Codec;
 use crate::dir::{CHUNKS, Dir, check_volume};
@@ -187,9 +187,9 @@ impl Staging {
         uploads.settle(key, is_staged);
         match written {
             Ok(()) => self.shared.disk_failed.store(false, Relaxed),
-            Err(refusal) if !self.shared.disk_failed.swap(true, Relaxed) => {
+            Err(error) if !self.shared.disk_failed.swap(true, Relaxed) => {
                 tracing::warn!(
-                    ?refusal,
+                    ?error,
                     key,
                     "cannot stage a block on the local disk; writing it to the store instead"
                 );
@@ -205,29 +205,34 @@ impl Staging {
     }
 
     /// Queries one area after the other until one has the object.
-    fn search_areas(&self, ask: &dyn Fn(&dyn Backend) -> Result<Bytes, Refusal>) -> Result<Bytes, Refusal> {
+    fn search_areas(
+        &self,
+        ask: &dyn Fn(&dyn Backend) -> Result<Bytes, StoreError>,
+    ) -> Result<Bytes, StoreError> {
         let mut answers = self.all_areas().map(|dir| ask(&dir));
-        answers.find(|answer| !matches!(answer, Err(Refusal::NotFound))).unwrap_or(Err(Refusal::NotFound))
+        answers
+            .find(|answer| !matches!(answer, Err(StoreError::NotFound)))
+            .unwrap_or(Err(StoreError::NotFound))
     }
 
     fn fetch(
         &self,
         key: &str,
-        ask: &dyn Fn(&dyn Backend) -> Result<Bytes, Refusal>,
-    ) -> Result<Bytes, Refusal> {
+        ask: &dyn Fn(&dyn Backend) -> Result<Bytes, StoreError>,
+    ) -> Result<Bytes, StoreError> {
         let area = self.uploads.as_ref().and_then(|uploads| uploads.area_of(key));
         if let Some(area) = area.and_then(|area| self.shared.areas.get(area)) {
             match ask(&area.dir) {
                 // The object was uploaded in the meantime.
-                Err(Refusal::NotFound) => {}
+                Err(StoreError::NotFound) => {}
                 found => return found,
             }
         }
         let store = self.shared.store()?;
         match ask(store) {
-            Err(Refusal::NotFound) => match self.search_areas(ask) {
+            Err(StoreError::NotFound) => match self.search_areas(ask) {
                 // The process that staged the object may have uploaded it between the two queries.
-                Err(Refusal::NotFound) => ask(store),
+                Err(StoreError::NotFound) => ask(store),
                 found => found,
             },
             found => found,
@@ -240,22 +245,22 @@ impl Backend for Staging {
         self.shared.store().ok()?.free_bytes()
     }
 
-    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
+    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), StoreError> {
         match &self.uploads {
             Some(uploads) if self.stage(uploads, key, &data, &trailer) => Ok(()),
             _ => self.shared.store()?.put(key, data, trailer),
         }
     }
 
-    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
+    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, StoreError> {
         self.fetch(key, &|backend| backend.get(key, offset, len))
     }
 
-    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
+    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, StoreError> {
         self.fetch(key, &|backend| backend.get_whole(key, at_most))
     }
 
-    fn delete(&self, key: &str) -> Result<(), Refusal> {
+    fn delete(&self, key: &str) -> Result<(), StoreError> {
         if let Some(uploads) = &self.uploads
             && let Some(withdrawn) = uploads.withdraw(key)
             && !withdrawn.tried
@@ -268,7 +273,7 @@ impl Backend for Staging {
         self.shared.store()?.delete(key)
     }
 
-    fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let mut names: BTreeSet<String> = self.shared.store()?.list(prefix)?.into_iter().collect();
         // Other files in an area are not objects.
         for dir in self.all_areas().filter(|_| prefix.starts_with(CHUNKS)) {
@@ -277,14 +282,14 @@ impl Backend for Staging {
         Ok(names.into_iter().collect())
     }
 
-    fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal> {
+    fn modified(&self, key: &str) -> Result<Option<SystemTime>, StoreError> {
         match self.shared.store()?.modified(key)? {
             None => self.all_areas().find_map(|dir| dir.modified(key).transpose()).transpose(),
             modified => Ok(modified),
         }
     }
 
-    fn prepare(&self) -> Result<(), Refusal> {
+    fn prepare(&self) -> Result<(), StoreError> {
         self.shared.store()?.prepare()
     }
 
@@ -292,7 +297,7 @@ impl Backend for Staging {
         self.uploads.is_some() || self.shared.store.is_volatile()
     }
 
-    fn sync(&self, keys: &[String]) -> Result<(), Refusal> {
+    fn sync(&self, keys: &[String]) -> Result<(), StoreError> {
         let Some(uploads) = &self.uploads else { return self.shared.store.sync(keys) };
         let (staged, stored) = uploads.split(keys);
         for (area, keys) in self.shared.areas.iter().zip(&staged) {
@@ -302,18 +307,18 @@ impl Backend for Staging {
         if stored.is_empty() { Ok(()) } else { self.shared.store.sync(&stored) }
     }
 
-    fn sync_all(&self) -> Result<(), Refusal> {
+    fn sync_all(&self) -> Result<(), StoreError> {
         // All areas are on one file system.
         self.shared.areas.first().map_or(Ok(()), |area| area.dir.sync_all())?;
         self.shared.store.sync_all()
     }
 
-    fn remove_directory(&self, prefix: &str) -> Result<(), Refusal> {
+    fn remove_directory(&self, prefix: &str) -> Result<(), StoreError> {
         self.all_areas().try_for_each(|dir| dir.remove_directory(prefix))?;
         self.shared.store()?.remove_directory(prefix)
     }
 
-    fn remove_root(&self) -> Result<(), Refusal> {
+    fn remove_root(&self) -> Result<(), StoreError> {
         self.shared.store()?.remove_root()
     }
 }

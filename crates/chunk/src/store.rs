@@ -13,7 +13,7 @@ use types::{BLOCK_BYTES, CHUNK_BYTES, Errno, SliceId};
 
 use crate::ChunkError;
 use crate::areas::Pending;
-use crate::backend::{Backend, Refusal};
+use crate::backend::{Backend, StoreError};
 use crate::block::{BlockName, block_count, block_len, encode_trailer, object_key};
 use crate::codec::{Codec, Compression};
 use crate::direct::StoreCheck;
@@ -313,7 +313,7 @@ impl BlockStore {
         };
         let keys: Vec<String> = pending.iter().flat_map(key).collect();
         let Some(first) = keys.first() else { return Ok(()) };
-        self.inner.backend.sync(&keys).map_err(|refusal| store_error("sync", first, refusal))?;
+        self.inner.backend.sync(&keys).map_err(|error| store_error("sync", first, error))?;
         self.inner.forget_volatile(&pending);
         Ok(())
     }
@@ -446,7 +446,8 @@ impl Inner {
         let (body, trailer) = if self.codec.is_plain() {
             (data.clone(), encode_trailer(&data))
         } else {
-            let fail = |errno: Errno| store_error("encrypt", &key, Refusal::Other(errno, errno.to_string()));
+            let fail =
+                |errno: Errno| store_error("encrypt", &key, StoreError::Other(errno, errno.to_string()));
             (Bytes::from(pack(name, &data, &self.codec).map_err(fail)?), Vec::new())
         };
         self.counts.puts.fetch_add(1, Relaxed);
@@ -454,7 +455,7 @@ impl Inner {
             Some(_) if len < BLOCK_BYTES => Some([&body[..], &trailer].concat()),
             _ => None,
         };
-        self.backend.put(&key, body, trailer).map_err(|refusal| store_error("write", &key, refusal))?;
+        self.backend.put(&key, body, trailer).map_err(|error| store_error("write", &key, error))?;
         if let (Some(disk), Some(object)) = (&self.disk, kept) {
             disk.offer(name, object.into());
         }
@@ -507,7 +508,7 @@ impl Inner {
 
     pub(crate) fn delete_object(&self, backend: &dyn Backend, key: &str) -> Result<(), ChunkError> {
         self.counts.deletes.fetch_add(1, Relaxed);
-        backend.delete(key).map_err(|refusal| store_error("delete", key, refusal))
+        backend.delete(key).map_err(|error| store_error("delete", key, error))
     }
 
     pub(crate) fn forget_all(&self) {
@@ -527,7 +528,7 @@ impl Inner {
     /// has synced the slices of both.
     fn sync_all(&self) -> Result<(), ChunkError> {
         let pending = self.volatile().clone();
-        self.backend.sync_all().map_err(|refusal| store_error("sync", "the store", refusal))?;
+        self.backend.sync_all().map_err(|error| store_error("sync", "the store", error))?;
         self.forget_volatile(&pending);
         self.synced_once.store(true, Relaxed);
         Ok(())

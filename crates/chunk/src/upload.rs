@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use host::Instant;
-use metrics::{On, wait_on};
+use metrics::{WaitTarget, wait_on};
 use types::SliceId;
 
 use crate::ChunkError;
@@ -82,7 +82,7 @@ impl Upload {
         if !matches!(*state, State::Running(..)) {
             return;
         }
-        wait_on(On::Store("put"), || {
+        wait_on(WaitTarget::Store("put"), || {
             let began = Instant::now();
             while matches!(*state, State::Running(..)) {
                 state = host::wait(&self.ended, &self.state, state);

@@ -12,7 +12,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::areas::{Pending, Shared};
-use crate::backend::{Backend, Refusal};
+use crate::backend::{Backend, StoreError};
 use crate::block::BlockName;
 use crate::layout::{decode, object_len_bound};
 
@@ -379,10 +379,10 @@ fn upload(shared: &Shared, key: &str, area: usize) -> UploadResult {
     };
     let object = match area.dir.get_whole(key, object_len_bound(name.len)) {
         Ok(object) => object,
-        Err(Refusal::NotFound) => {
+        Err(StoreError::NotFound) => {
             return UploadResult::Lost("its local file was removed by another program".to_owned());
         }
-        Err(Refusal::Other(_, message)) => return UploadResult::Failed(message),
+        Err(StoreError::Other(_, message)) => return UploadResult::Failed(message),
     };
     // A damaged file, for example after a power failure, must not overwrite a good object in the store.
     if let Err(damage) = decode(&object, name, &shared.codec) {
@@ -399,9 +399,9 @@ fn upload(shared: &Shared, key: &str, area: usize) -> UploadResult {
     });
     match stored.and_then(|()| area.dir.delete(key)) {
         Ok(()) => UploadResult::Stored,
-        Err(Refusal::NotFound) => {
+        Err(StoreError::NotFound) => {
             UploadResult::Failed("the store or the local disk reports that it does not exist".to_owned())
         }
-        Err(Refusal::Other(_, message)) => UploadResult::Failed(message),
+        Err(StoreError::Other(_, message)) => UploadResult::Failed(message),
     }
 }

@@ -289,8 +289,8 @@ fn buffers_share_the_budget() {
     assert_eq!(a.buffer.write(0, &[1; 900]).unwrap(), Written::Buffered);
     assert_eq!(context.budget.used_bytes(), 900);
     // A file that holds little dirty data reports that other files must be flushed.
-    assert_eq!(a.buffer.write(900, &[1; 200]).unwrap(), Written::Crowded);
-    assert_eq!(b.buffer.write(0, &[2; 200]).unwrap(), Written::Crowded);
+    assert_eq!(a.buffer.write(900, &[1; 200]).unwrap(), Written::BudgetUsedByOthers);
+    assert_eq!(b.buffer.write(0, &[2; 200]).unwrap(), Written::BudgetUsedByOthers);
     assert_eq!(context.budget.used_bytes(), 900);
     b.buffer.write_beyond(0, &[2; 200]).unwrap();
     assert_eq!(context.budget.used_bytes(), 1100);
@@ -416,7 +416,7 @@ fn a_shared_block_stays_until_no_extent_has_bytes_in_it() {
         assert_eq!(buffer.write(at, &bytes(9, 1)).unwrap(), Written::Buffered);
     };
     [0, 1000, 2000].into_iter().for_each(|at| write(&mut buffer, at));
-    faults.add(StoreCall::Put, Fault::DoneThenRefuse(Errno::EIO), 1000);
+    faults.add(StoreCall::Put, Fault::DoneThenFail(Errno::EIO), 1000);
     assert!(buffer.stage(None).is_err());
     faults.clear();
     // The block was stored although the store reported a failure. Another extent still needs it.
@@ -426,7 +426,7 @@ fn a_shared_block_stays_until_no_extent_has_bytes_in_it() {
     buffer.committed(&staged);
     // Now the last one is dropped before any row was staged.
     [0, 1000].into_iter().for_each(|at| write(&mut buffer, at));
-    faults.add(StoreCall::Put, Fault::DoneThenRefuse(Errno::EIO), 1000);
+    faults.add(StoreCall::Put, Fault::DoneThenFail(Errno::EIO), 1000);
     assert!(buffer.stage(None).is_err());
     faults.clear();
     assert_eq!((blocks(&context), context.store.requests().deletes), (2, 0));

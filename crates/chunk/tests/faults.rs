@@ -54,7 +54,7 @@ fn wrong_data_from_the_store_is_an_error() {
                 StoreOptions { compression, encryption, disk_cache, ..faulty(&faults) }
             };
             open(&dir, options()).put_slice(SliceId(1), &data).unwrap();
-            for fault in [Fault::Flip, Fault::Short, Fault::Absent, Fault::Refuse(Errno::EIO)] {
+            for fault in [Fault::Flip, Fault::Short, Fault::Absent, Fault::Fail(Errno::EIO)] {
                 faults.add(StoreCall::Get, fault, 150);
             }
             let (mut right, mut wrong) = (0, 0);
@@ -91,7 +91,7 @@ fn wrong_data_from_the_store_is_an_error() {
 #[test]
 fn failed_puts_are_reported_and_retried() {
     for errno in [Errno::ENOSPC, Errno::EDQUOT, Errno::ETIMEDOUT, Errno::EIO] {
-        for fault in [Fault::Refuse(errno), Fault::DoneThenRefuse(errno)] {
+        for fault in [Fault::Fail(errno), Fault::DoneThenFail(errno)] {
             let (dir, faults) = (TempDir::new().unwrap(), Faults::new(1));
             let ids = AtomicU64::new(1);
             let context = Arc::new(WriteContext {
@@ -139,13 +139,13 @@ fn a_failed_sync_is_retried() {
     // The first call for an unknown slice syncs everything, so that later calls sync single slices.
     store.make_durable(&[SliceId(99)]).unwrap();
     store.put_slice(SliceId(1), &pattern(100)).unwrap();
-    faults.add(StoreCall::Sync, Fault::Refuse(Errno::EIO), 1000);
+    faults.add(StoreCall::Sync, Fault::Fail(Errno::EIO), 1000);
     for _ in 0..2 {
         assert_eq!(store.make_durable(&[SliceId(1)]).unwrap_err().errno(), Errno::EIO);
     }
     faults.clear();
     store.make_durable(&[SliceId(1)]).unwrap();
-    faults.add(StoreCall::Sync, Fault::Refuse(Errno::EIO), 1000);
+    faults.add(StoreCall::Sync, Fault::Fail(Errno::EIO), 1000);
     store.make_durable(&[SliceId(1)]).unwrap();
 }
 
@@ -181,13 +181,13 @@ fn an_incomplete_list_is_a_subset() {
     faults.add(StoreCall::List, Fault::Short, 1000);
     assert!(count(&store) < 50);
     faults.clear();
-    faults.add(StoreCall::List, Fault::Refuse(Errno::EIO), 1000);
+    faults.add(StoreCall::List, Fault::Fail(Errno::EIO), 1000);
     assert_eq!(store.for_each_block(&mut |_| Ok(())).unwrap_err().errno(), Errno::EIO);
     assert!(destroy(&store, &mut |_| {}).is_err());
     faults.clear();
     assert_eq!(count(&store), 50);
     // A removal that fails halfway can be continued.
-    faults.add(StoreCall::Delete, Fault::DoneThenRefuse(Errno::EIO), 100);
+    faults.add(StoreCall::Delete, Fault::DoneThenFail(Errno::EIO), 100);
     let mut rounds = 0;
     while destroy(&store, &mut |_| {}).is_err() {
         rounds += 1;

@@ -64,7 +64,7 @@ impl Bench {
     }
 
     fn down(&self) {
-        self.faults.add(StoreCall::Put, Fault::Refuse(Errno::EIO), 1000);
+        self.faults.add(StoreCall::Put, Fault::Fail(Errno::EIO), 1000);
     }
 
     fn staged(&self) -> (u64, u64) {
@@ -175,7 +175,7 @@ fn staged_blocks_are_readable_and_uploaded_when_the_store_works_again() {
     store.read(SliceId(1), data.len() as u32, BLOCK as u32 + 70_000, &mut middle).unwrap();
     assert_eq!(middle, data[BLOCK + 70_000..BLOCK + 70_100]);
     // The local disk makes the slice durable, without a request to the store.
-    bench.faults.add(StoreCall::Sync, Fault::Refuse(Errno::EIO), 1000);
+    bench.faults.add(StoreCall::Sync, Fault::Fail(Errno::EIO), 1000);
     store.make_durable(&[SliceId(1)]).unwrap();
     let pending = store.wait_uploads(Duration::ZERO, &mut |_| {}).unwrap_err();
     assert_eq!((pending.blocks, pending.uploaded), (3, 0));
@@ -193,7 +193,7 @@ fn staged_blocks_are_readable_and_uploaded_when_the_store_works_again() {
 #[test]
 fn a_block_stays_staged_until_the_store_has_synced_it() {
     let bench = Bench::new();
-    bench.faults.add(StoreCall::Sync, Fault::Refuse(Errno::EIO), 1000);
+    bench.faults.add(StoreCall::Sync, Fault::Fail(Errno::EIO), 1000);
     let store = bench.open(1 << 30);
     store.put_slice(SliceId(1), &pattern(1, 1000)).unwrap();
     while store.pending().unwrap().failures == 0 {
@@ -296,8 +296,8 @@ fn a_damaged_block_is_not_uploaded() {
 fn a_flaky_store_ends_up_with_all_blocks_except_deleted_ones() {
     let bench = Bench::new();
     for (fault, per_mille) in [
-        (Fault::Refuse(Errno::EIO), 200),
-        (Fault::DoneThenRefuse(Errno::ETIMEDOUT), 200),
+        (Fault::Fail(Errno::EIO), 200),
+        (Fault::DoneThenFail(Errno::ETIMEDOUT), 200),
         (Fault::Slow(Duration::from_millis(2)), 300),
     ] {
         bench.faults.add(StoreCall::Put, fault, per_mille);
@@ -377,7 +377,7 @@ fn a_failed_removal_keeps_staged_blocks() {
     // The process is killed.
     drop(store);
     let remover = bench.open_with(StoreOptions { staged: vec![bench.place()], ..StoreOptions::default() });
-    bench.faults.add(StoreCall::Delete, Fault::Refuse(Errno::EIO), 1000);
+    bench.faults.add(StoreCall::Delete, Fault::Fail(Errno::EIO), 1000);
     remover.remove_blocks::<ChunkError>(&mut |_| Ok(())).unwrap_err();
     assert_eq!(bench.staged().0, 1);
     bench.faults.clear();

@@ -3,7 +3,7 @@
 use std::path::absolute;
 use std::sync::Arc;
 
-use backup::Note;
+use backup::Manifest;
 use chunk::{
     BackupId, BlockStore, Encryption, FILE, MARKER, MEMORY, StorageConfig, StoreOptions, StoredBackup,
 };
@@ -164,39 +164,40 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
     let marker = marker::of(&store)?;
     let mut found = Vec::new();
     for backup in store.backups()? {
-        let note = if backup.is_complete { Note::read(&store, backup.id) } else { Ok(None) };
-        found.push((backup.id, note.map_err(|error| error.to_string())));
+        let manifest = if backup.is_complete { Manifest::read(&store, backup.id) } else { Ok(None) };
+        found.push((backup.id, manifest.map_err(|error| error.to_string())));
     }
     let marker = marker.as_ref();
     let json = || found.iter().map(|found| to_json(found, marker)).collect();
     output::result(args.json, json, || to_text(&found, marker))
 }
 
-/// A backup with its note. The note is `None` if the backup is not complete, and an error if it cannot be read.
-type Found = (BackupId, Result<Option<Note>, String>);
+/// A backup with its manifest. The manifest is `None` if the backup is not complete, and an error if it
+/// cannot be read.
+type Found = (BackupId, Result<Option<Manifest>, String>);
 
 /// Whether the database that made the backup is the one to which the store belongs now. Without a marker,
 /// that database is unknown, and the result is true.
-fn is_of_owner(note: &Note, marker: Option<&Marker>) -> bool {
-    marker.is_none_or(|marker| marker.loaded == note.loaded)
+fn is_of_owner(manifest: &Manifest, marker: Option<&Marker>) -> bool {
+    marker.is_none_or(|marker| marker.loaded == manifest.loaded)
 }
 
-fn to_json((backup, note): &Found, marker: Option<&Marker>) -> Value {
-    let (note, error) = match note {
-        Ok(note) => (note.as_ref(), None),
+fn to_json((backup, manifest): &Found, marker: Option<&Marker>) -> Value {
+    let (manifest, error) = match manifest {
+        Ok(manifest) => (manifest.as_ref(), None),
         Err(error) => (None, Some(error)),
     };
     json!({
         "id": backup.0,
         "began": rfc3339(time(*backup)),
-        "complete": note.is_some(),
+        "complete": manifest.is_some(),
         "error": error,
-        "volume": note.map(|note| &note.name),
-        "uuid": note.map(|note| &note.volume),
-        "inodes": note.map(|note| note.inodes),
-        "bytes": note.map(|note| note.bytes),
-        "encrypted": note.map(|note| !note.encryption.is_empty()),
-        "of_this_database": note.map(|note| is_of_owner(note, marker)),
+        "volume": manifest.map(|manifest| &manifest.name),
+        "uuid": manifest.map(|manifest| &manifest.volume),
+        "inodes": manifest.map(|manifest| manifest.inodes),
+        "bytes": manifest.map(|manifest| manifest.bytes),
+        "encrypted": manifest.map(|manifest| !manifest.encryption.is_empty()),
+        "of_this_database": manifest.map(|manifest| is_of_owner(manifest, marker)),
     })
 }
 
@@ -205,13 +206,13 @@ fn to_text(found: &[Found], marker: Option<&Marker>) -> String {
         return "There are no backups.\n".to_owned();
     }
     let mut columns = Columns::new(3, &["ID", "BEGAN", "VOLUME", "INODES", "SIZE"]);
-    for (backup, note) in found {
+    for (backup, manifest) in found {
         let (id, began) = (backup.0.to_string(), time(*backup).to_string());
-        columns.line(match note {
-            Ok(Some(note)) => {
-                let other = if is_of_owner(note, marker) { "" } else { " (another database)" };
-                let name = format!("{}{other}", note.name);
-                [id, began, name, note.inodes.to_string(), show_size(note.bytes)]
+        columns.line(match manifest {
+            Ok(Some(manifest)) => {
+                let other = if is_of_owner(manifest, marker) { "" } else { " (another database)" };
+                let name = format!("{}{other}", manifest.name);
+                [id, began, name, manifest.inodes.to_string(), show_size(manifest.bytes)]
             }
             Ok(None) => [id, began, "(not complete)".to_owned(), String::new(), String::new()],
             Err(error) => [id, began, format!("(unusable: {error})"), String::new(), String::new()],
@@ -234,10 +235,10 @@ fn create(args: &CreateArgs) -> Result<(), CliError> {
         Ok(())
     });
     bar.finish_and_clear();
-    let (backup, note) = made.map_err(|error| dump_error(&error, &url))?;
-    let (name, inodes, size) = (&note.name, note.inodes, show_size(note.bytes));
+    let (backup, manifest) = made.map_err(|error| dump_error(&error, &url))?;
+    let (name, inodes, size) = (&manifest.name, manifest.inodes, show_size(manifest.bytes));
     let text = format!("Backed up volume '{name}': {inodes} inodes, {size}, as backup {}.\n", backup.0);
-    output::result(args.json, || to_json(&(backup, Ok(Some(note.clone()))), None), || text)?;
+    output::result(args.json, || to_json(&(backup, Ok(Some(manifest.clone()))), None), || text)?;
     if let Err(error) = backup::remove_old(&store, backup) {
         output::note(format!("cannot remove old backups: {}", store_error(&volume, &error)));
     }
@@ -252,9 +253,9 @@ fn restore(args: &RestoreArgs) -> Result<(), CliError> {
     let place = StoreLocation::new(&args.place)?;
     let store = place.open(None)?;
     let marker = marker::of(&store)?;
-    let (backup, note) = choose(&store, &place, args.id, marker.as_ref())?;
-    let name = note.name.clone();
-    if let Some(other) = marker.filter(|marker| marker.uuid != note.volume) {
+    let (backup, manifest) = choose(&store, &place, args.id, marker.as_ref())?;
+    let name = manifest.name.clone();
+    if let Some(other) = marker.filter(|marker| marker.uuid != manifest.volume) {
         let other = other.name;
         let what =
             format!("the backup is of volume '{name}', but the object store belongs to volume '{other}'");
@@ -262,10 +263,10 @@ fn restore(args: &RestoreArgs) -> Result<(), CliError> {
             .at(&place.config.bucket)
             .advise("check --bucket, or choose another backup with --id"));
     }
-    let encryption = key(&note, &args.keys)?;
+    let encryption = key(&manifest, &args.keys)?;
     let store = place.open(encryption)?;
     if !args.no_adopt && !args.force {
-        refuse_used_store(&url, &name, &note.volume)?;
+        refuse_used_store(&url, &name, &manifest.volume)?;
     }
     if !args.yes && !args.no_adopt {
         let began = time(backup);
@@ -280,10 +281,10 @@ fn restore(args: &RestoreArgs) -> Result<(), CliError> {
             "nothing was changed",
         )?;
     }
-    let input = Input::Backup(store, backup, note.clone());
+    let input = Input::Backup(store, backup, manifest.clone());
     let StorageConfig { storage, bucket } = &place.config;
     let (database, checked) = load::load(&url, &input, args.verify, |checked| {
-        refuse_other(&note, checked)?;
+        refuse_other(&manifest, checked)?;
         checked.move_objects(storage, bucket);
         Ok(())
     })?;
@@ -347,29 +348,30 @@ fn choose(
     place: &StoreLocation,
     id: Option<u64>,
     marker: Option<&Marker>,
-) -> Result<(BackupId, Note), CliError> {
+) -> Result<(BackupId, Manifest), CliError> {
     let all = store.backups()?;
     let bucket = &place.config.bucket;
     let error = |what: String| CliError::new(what).at(bucket);
-    let note = |id: BackupId| Note::read(store, id).what(format!("cannot use backup {}", id.0)).at(bucket);
+    let manifest =
+        |id: BackupId| Manifest::read(store, id).what(format!("cannot use backup {}", id.0)).at(bucket);
     if let Some(id) = id {
         let Some(found) = all.iter().find(|backup| backup.id.0 == id) else {
             return Err(none(error(format!("there is no backup {id}")), &all));
         };
-        return match note(found.id)? {
-            Some(note) => Ok((found.id, note)),
+        return match manifest(found.id)? {
+            Some(manifest) => Ok((found.id, manifest)),
             None => Err(error(format!("backup {id} is not complete")).advise("choose another one")),
         };
     }
     let other = "limen backup ls shows those of other databases; choose one with --id";
-    let (mut chosen, mut are_others): (Option<(BackupId, Note)>, bool) = (None, false);
+    let (mut chosen, mut are_others): (Option<(BackupId, Manifest)>, bool) = (None, false);
     for backup in all.iter().filter(|backup| backup.is_complete) {
         // It may have been removed meanwhile.
-        let Some(note) = note(backup.id)? else { continue };
+        let Some(manifest) = manifest(backup.id)? else { continue };
         let is_candidate = match (marker, &chosen) {
-            (Some(marker), _) if marker.loaded == note.loaded => return Ok((backup.id, note)),
+            (Some(marker), _) if marker.loaded == manifest.loaded => return Ok((backup.id, manifest)),
             (Some(marker), _) => origin(&marker.loaded) == Some(backup.id),
-            (None, Some((_, newest))) if newest.loaded != note.loaded => {
+            (None, Some((_, newest))) if newest.loaded != manifest.loaded => {
                 let what = format!(
                     "the backups are of several databases, and the object {MARKER} that names one is missing"
                 );
@@ -378,7 +380,7 @@ fn choose(
             (None, newest) => newest.is_none(),
         };
         match is_candidate {
-            true => chosen = Some((backup.id, note)),
+            true => chosen = Some((backup.id, manifest)),
             false => are_others = true,
         }
     }
@@ -408,8 +410,8 @@ fn origin(loaded: &str) -> Option<BackupId> {
 }
 
 /// The key of an encrypted backup.
-fn key(note: &Note, keys: &KeyArgs) -> Result<Option<Encryption>, CliError> {
-    if note.encryption.is_empty()
+fn key(manifest: &Manifest, keys: &KeyArgs) -> Result<Option<Encryption>, CliError> {
+    if manifest.encryption.is_empty()
         && let Some(source) = key_source(keys)
     {
         // Otherwise, somebody who can write to the object store, but does not have the key, could replace an
@@ -418,15 +420,15 @@ fn key(note: &Note, keys: &KeyArgs) -> Result<Option<Encryption>, CliError> {
             "if the volume was encrypted, the object store was changed; if it never was, omit {source}"
         )));
     }
-    let (name, encryption) = (note.name.clone(), note.encryption.clone());
+    let (name, encryption) = (manifest.name.clone(), manifest.encryption.clone());
     unlock(&Volume { encryption, ..Volume::in_memory(&name) }, keys)
 }
 
-/// Fails if the note is not that of the dump. Notes are not encrypted, so anybody who can write to the object
-/// store can change them.
-fn refuse_other(note: &Note, checked: &CheckedDump) -> Result<(), CliError> {
+/// Fails if the manifest is not that of the dump. Manifests are not encrypted, so anybody who can write to
+/// the object store can change them.
+fn refuse_other(manifest: &Manifest, checked: &CheckedDump) -> Result<(), CliError> {
     let Volume { uuid, encryption, .. } = &checked.volume;
-    match *uuid == note.volume && *encryption == note.encryption {
+    match *uuid == manifest.volume && *encryption == manifest.encryption {
         true => Ok(()),
         false => {
             Err(CliError::new("the object that describes the backup was changed")

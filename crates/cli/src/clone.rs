@@ -20,7 +20,7 @@ use command::interrupt::Interrupt;
 use command::output;
 use command::process::host_name;
 use command::units::{parse_threads, show_size};
-use meta::{Beside, Engine, EngineError, Record, Scan, Session};
+use meta::{Engine, EngineError, Record, Scan, ScanInclude, Session};
 use rustix::fs::{StatVfsMountFlags, fstatvfs, syncfs};
 use serde_json::json;
 use types::{Errno, Ino, Name, SliceId, Time};
@@ -267,7 +267,7 @@ fn count(engine: &dyn Engine, dir: Ino, total: &AtomicU64, is_over: &AtomicBool)
     total.fetch_add(1, Ordering::Relaxed);
     let mut dirs = vec![dir];
     while let Some(parent) = dirs.pop() {
-        let scan = Scan::Dir { parent, after: None::<Name>, limit: PAGE, beside: Beside::Nothing };
+        let scan = Scan::Dir { parent, after: None::<Name>, limit: PAGE, include: ScanInclude::Nothing };
         for page in scan.pages(|scan| engine.scan(scan)) {
             if is_over.load(Ordering::Relaxed) {
                 return Ok(());

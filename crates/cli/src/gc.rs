@@ -213,7 +213,7 @@ impl Left {
                     found.acls = counts;
                     return Ok(());
                 }
-                Err(Failure::Refused(Errno::EBUSY)) => Some("another limen gc removes them".to_owned()),
+                Err(Failure::Operation(Errno::EBUSY)) => Some("another limen gc removes them".to_owned()),
                 // This error must not stop the removal of unreferenced objects.
                 Err(failure) => Some(failure.to_string()),
             }

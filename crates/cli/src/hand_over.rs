@@ -34,13 +34,13 @@ use crate::options::Options;
 use crate::rights::RightsArgs;
 
 /// The time limit of each message, except those that wait for the work of the other process.
-pub(crate) const MESSAGE_IN: Duration = Duration::from_secs(5);
+pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the old process may take to store what it has in memory and to pause. Its own limits are shorter.
-pub(crate) const PAUSED_IN: Duration = Duration::from_secs(90);
+pub(crate) const PAUSE_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long the new process may take to prepare itself. Programs that use the mount wait meanwhile.
-const PREPARED_IN: Duration = Duration::from_secs(15);
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long the old process waits for the news that the new one serves.
-const SERVED_IN: Duration = Duration::from_secs(30);
+const SERVE_TIMEOUT: Duration = Duration::from_secs(30);
 
 const MAX_LINE_BYTES: usize = 1 << 20;
 
@@ -231,7 +231,7 @@ impl OldMount {
 
     fn try_hand_over(&self, stream: &UnixStream) -> Result<(), String> {
         let broken = |error: io::Error| format!("the connection to the other process failed: {error}");
-        stream.set_write_timeout(Some(MESSAGE_IN)).map_err(broken)?;
+        stream.set_write_timeout(Some(MESSAGE_TIMEOUT)).map_err(broken)?;
         if !is_trusted(stream, true) {
             return Err("only the user that runs the mount, and root, can take it over".into());
         }
@@ -241,7 +241,7 @@ impl OldMount {
         let greeting =
             Greeting { format: HAND_OVER_FORMAT.into(), version: env!("CARGO_PKG_VERSION").to_owned() };
         send_line(stream, &greeting.to_json().to_string()).map_err(broken)?;
-        let line = receive_line(stream, MESSAGE_IN).map_err(broken)?;
+        let line = receive_line(stream, MESSAGE_TIMEOUT).map_err(broken)?;
         let wanted = serde_json::from_str(&line).ok().and_then(|value| Wanted::from_json(&value));
         self.require_same(&wanted.ok_or("the other process sent an unknown message")?)?;
         // A backup that is being made ends after its present request.
@@ -265,7 +265,7 @@ impl OldMount {
             .collect();
         send_line(stream, &offer.to_json().to_string()).map_err(broken)?;
         (&*stream).write_all(&bytes).and_then(|()| send_fds(stream, &fds)).map_err(broken)?;
-        let answer = receive_line(stream, PREPARED_IN).map_err(broken)?;
+        let answer = receive_line(stream, PREPARE_TIMEOUT).map_err(broken)?;
         if answer != READY {
             return Err(format!("the other process did not take it: {answer}"));
         }
@@ -273,7 +273,7 @@ impl OldMount {
         paused.complete();
         // A signal to this process must not unmount any more.
         self.signals.close();
-        let served = receive_line(stream, SERVED_IN);
+        let served = receive_line(stream, SERVE_TIMEOUT);
         let paused_for = began.elapsed();
         match served.as_deref() {
             Ok(SERVING) => tracing::info!(?paused_for, "handed the mount over to another process"),
@@ -332,8 +332,8 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         send_line(&ours, "first").unwrap();
         send_line(&ours, "second").unwrap();
-        assert_eq!(receive_line(&theirs, MESSAGE_IN).unwrap(), "first");
-        assert_eq!(receive_line(&theirs, MESSAGE_IN).unwrap(), "second");
+        assert_eq!(receive_line(&theirs, MESSAGE_TIMEOUT).unwrap(), "first");
+        assert_eq!(receive_line(&theirs, MESSAGE_TIMEOUT).unwrap(), "second");
         assert!(receive_line(&theirs, Duration::from_millis(10)).is_err());
         assert!(is_trusted(&theirs, false));
         let flood = thread::spawn(move || (&ours).write_all(&vec![b'x'; MAX_LINE_BYTES + 1]));

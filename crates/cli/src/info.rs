@@ -17,7 +17,7 @@ use command::output::{self, Table};
 use command::paths;
 use command::units::show_size;
 use inspect::Domains;
-use meta::{Beside, Engine, EngineError, Inode, Record, RecordKey, Scan};
+use meta::{Engine, EngineError, Inode, Record, RecordKey, Scan, ScanInclude};
 use serde_json::{Value, json};
 use types::{AclId, BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceSource};
 
@@ -139,7 +139,7 @@ struct Totals {
 impl Totals {
     fn read(engine: &dyn Engine, dir: Ino, recursive: bool) -> Result<Totals, CliError> {
         let (mut files, mut directories) = (0, 0);
-        let scan = Scan::Dir { parent: dir, after: None, limit: PAGE, beside: Beside::Nothing };
+        let scan = Scan::Dir { parent: dir, after: None, limit: PAGE, include: ScanInclude::Nothing };
         for page in scan.pages(|scan| engine.scan(scan)) {
             for record in page? {
                 let Record::Dirent(_, _, Some(dirent)) = record else { continue };

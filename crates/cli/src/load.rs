@@ -6,7 +6,7 @@ use std::io::{self, BufReader, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use backup::Note;
+use backup::Manifest;
 use chunk::{BackupId, BlockStore};
 use clap::ValueHint;
 use command::error::CliError;
@@ -147,7 +147,7 @@ pub(crate) enum Input {
     /// A copy of standard input.
     Copy(File),
     /// A backup in an object store.
-    Backup(Arc<BlockStore>, BackupId, Note),
+    Backup(Arc<BlockStore>, BackupId, Manifest),
 }
 
 impl Input {
@@ -170,7 +170,7 @@ impl Input {
                 file.rewind()?;
                 file
             }
-            Input::Backup(store, backup, note) => return backup::open(store, *backup, note),
+            Input::Backup(store, backup, manifest) => return backup::open(store, *backup, manifest),
         };
         Reader::open(Box::new(BufReader::with_capacity(1 << 20, file)))
     }
@@ -204,7 +204,7 @@ fn load_error(error: DumpError, url: &MetaUrl, input: &Input) -> CliError {
         DumpError::CutOff { .. } | DumpError::Damaged { .. } => {
             failed.at(input).advise("copy the dump again, or load another one; nothing was changed")
         }
-        DumpError::DamagedNote { .. } => failed.advise("load another backup; nothing was changed"),
+        DumpError::DamagedManifest { .. } => failed.advise("load another backup; nothing was changed"),
         DumpError::Io(error) => CliError::new(format!("cannot read the dump: {error}")).at(input),
         DumpError::NotEmpty => {
             failed.at(url).advise("name an empty database, or another table_prefix; nothing was changed")

@@ -112,7 +112,7 @@ impl Exclusive {
     /// Another process ended the maintenance; errors of the database.
     pub(crate) fn make_final(&mut self) -> Result<(), CliError> {
         let last = match self.meta.run(&FinalMaintenance(self.maintenance.clone()), &BY_TOOL) {
-            Err(Failure::Refused(_)) => {
+            Err(Failure::Operation(_)) => {
                 self.check()?;
                 return Err(CliError::new("the maintenance is not announced"));
             }
@@ -171,7 +171,7 @@ impl Drop for Exclusive {
     fn drop(&mut self) {
         match self.meta.run(&EndMaintenance(self.maintenance.clone()), &BY_TOOL) {
             // The volume was destroyed with its settings, or another process ended the maintenance.
-            Ok(()) | Err(Failure::Refused(_)) => {}
+            Ok(()) | Err(Failure::Operation(_)) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot end the maintenance: the next mount or tool on this machine ends it, or limen fsck --end-maintenance")
             }
@@ -295,7 +295,7 @@ pub(crate) fn require_none(url: &MetaUrl, meta: &Meta) -> Result<(), CliError> {
             )));
     }
     match meta.run(&EndMaintenance(announced), &BY_TOOL) {
-        Err(Failure::Refused(_)) => Ok(()),
+        Err(Failure::Operation(_)) => Ok(()),
         done => done.at(url),
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn verify(volume: &Volume, store: &BlockStore) -> Result<Owner, CliEr
 }
 
 /// Why the store cannot be used for a volume, as far as can be told within a few seconds.
-pub(crate) fn trouble(volume: &Volume) -> Option<CliError> {
+pub(crate) fn store_problem(volume: &Volume) -> Option<CliError> {
     if volume.storage == MEMORY {
         return None;
     }

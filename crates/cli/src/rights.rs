@@ -128,7 +128,7 @@ impl RightsArgs {
         }
         let maps = [("--uid-map", &users, anonymous.0), ("--gid-map", &groups, anonymous.1)];
         for (option, map, id) in maps {
-            if squash.is_some() && map.as_ref().is_some_and(|map| map.to_here(id).is_none()) {
+            if squash.is_some() && map.as_ref().is_some_and(|map| map.to_local(id).is_none()) {
                 return Err(CliError::usage(format!("the map does not contain the anonymous id {id}"))
                     .at(option)
                     .advise("add a range for it, or choose another id with --anon-uid and --anon-gid"));

@@ -159,7 +159,7 @@ impl OpenVolume {
         let refusal = match meta.run(change, &Authority::Kernel { revisions: None }) {
             Ok(Ok(())) => return meta.sync().at(&self.shown),
             Ok(Err(refusal)) => CliError::new(refusal).at(domain).advise("nothing was changed"),
-            Err(Failure::Refused(Errno::EIO)) => {
+            Err(Failure::Operation(Errno::EIO)) => {
                 CliError::new("the volume's rules for SIDs, or its table of domains, are damaged")
                     .at(&self.shown)
                     .advise("run limen fsck")

@@ -53,7 +53,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
         Database::Network(network) => Some(network),
         Database::Sqlite(_) | Database::Memory(_) => None,
     };
-    let store_error = marker::trouble(&volume);
+    let store_error = marker::store_problem(&volume);
     // `None` if this user has no permission to read the staging directory of another user.
     let staged = chunk::count_staged(&staged::places(&volume)).ok();
     if args.json {

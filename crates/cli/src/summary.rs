@@ -20,7 +20,7 @@ use command::interrupt::Interrupt;
 use command::output::{self, Columns, ProgressBar};
 use command::pool::{self, Queue};
 use command::units::{parse_threads, show_size};
-use meta::{Beside, Engine, EngineError, Inode, QuotaKey, QuotaState, Record, RecordKey, Scan, Usage};
+use meta::{Engine, EngineError, Inode, QuotaKey, QuotaState, Record, RecordKey, Scan, ScanInclude, Usage};
 use serde_json::{Value, json};
 use types::{Ino, Name, QuotaId};
 
@@ -357,8 +357,8 @@ impl<'a> Walk<'a> {
 
     fn page(&self, queue: &Queue<Task>, task: &Task) -> Result<(), EngineError> {
         let Task { dir, after, node, is_own } = task;
-        let (parent, after) = (*dir, after.clone());
-        let page = self.engine.scan(&Scan::Dir { parent, after, limit: PAGE, beside: Beside::Inodes })?;
+        let (parent, after, include) = (*dir, after.clone(), ScanInclude::Inodes);
+        let page = self.engine.scan(&Scan::Dir { parent, after, limit: PAGE, include })?;
         let mut records = page.snapshot.records.into_iter().peekable();
         let (mut tasks, mut last, mut sum) = (Vec::new(), None, Sum::default());
         let is_shown = *is_own && node.depth < self.depth;

@@ -24,7 +24,8 @@ use serde_json::Value;
 use vfs::{SessionInfo, Vfs};
 
 use crate::hand_over::{
-    GO, Greeting, MESSAGE_IN, Offer, PAUSED_IN, READY, SERVING, Wanted, is_trusted, receive_line, send_line,
+    GO, Greeting, MESSAGE_TIMEOUT, Offer, PAUSE_TIMEOUT, READY, SERVING, Wanted, is_trusted, receive_line,
+    send_line,
 };
 use crate::holders::device_of;
 use crate::url::{Database, MetaUrl};
@@ -33,9 +34,9 @@ use crate::url::{Database, MetaUrl};
 const MAX_STATE_BYTES: u64 = 512 << 20;
 const MAX_DEVICES: u64 = 4096;
 /// How long to wait for the end of the old process if it does not answer any more.
-const ENDED_IN: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the old process may take to say `go`.
-const GO_IN: Duration = Duration::from_secs(20);
+const GO_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A mount that was taken over, and is not served yet. The old process does not continue it.
 #[derive(Debug)]
@@ -108,7 +109,7 @@ pub(crate) fn take(
     if !is_trusted(&stream, false) {
         return Err(failed("it belongs to another user".into()));
     }
-    let greeting = message(&stream, MESSAGE_IN).map_err(failed)?;
+    let greeting = message(&stream, MESSAGE_TIMEOUT).map_err(failed)?;
     let Some(Greeting { format, version }) = Greeting::from_json(&greeting) else {
         return Err(
             failed("its version of limen cannot hand a mount over".into()).advise("unmount and mount again")
@@ -120,7 +121,7 @@ pub(crate) fn take(
     }
     let wanted = Wanted { volume: vfs.meta().volume().uuid.clone(), options };
     send_line(&stream, &wanted.to_json().to_string()).map_err(broken)?;
-    let offer = message(&stream, PAUSED_IN).map_err(failed)?;
+    let offer = message(&stream, PAUSE_TIMEOUT).map_err(failed)?;
     let offer = Offer::from_json(&offer)
         .filter(|offer| offer.bytes <= MAX_STATE_BYTES && (1..=MAX_DEVICES).contains(&offer.devices));
     let offer = offer.ok_or_else(|| failed("it sent an unknown message".into()))?;
@@ -143,11 +144,11 @@ pub(crate) fn take(
         let _ = send_line(&stream, &why);
         failed(why)
     })?;
-    let agreed = send_line(&stream, READY).and_then(|()| receive_line(&stream, GO_IN));
+    let agreed = send_line(&stream, READY).and_then(|()| receive_line(&stream, GO_TIMEOUT));
     match agreed {
         Ok(line) if line == GO => {}
         // The old process sends `go` before it ends. So it was killed, and cannot continue to serve.
-        Err(_) if entry.process.wait_end(ENDED_IN) => {
+        Err(_) if entry.process.wait_end(END_TIMEOUT) => {
             tracing::warn!(
                 "the process that served the mount has ended during the hand-over; this one serves it"
             );
@@ -209,7 +210,7 @@ fn parse(line: &str) -> Result<Value, String> {
 
 fn receive(stream: &UnixStream, offer: Offer) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let Offer { bytes, devices, has_lock, has_metrics } = offer;
-    stream.set_read_timeout(Some(MESSAGE_IN))?;
+    stream.set_read_timeout(Some(MESSAGE_TIMEOUT))?;
     let mut state = Vec::new();
     stream.take(bytes).read_to_end(&mut state)?;
     if state.len() as u64 != bytes {

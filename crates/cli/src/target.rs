@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use command::error::{CliError, ErrorAt};
 pub(crate) use command::paths::show_name;
 use command::registry::{self, Entry};
-use inspect::{Operation, QueryError, Route, VolumeTree};
+use inspect::{Operation, PathChecks, QueryError, VolumeTree};
 use meta::Volume;
 use types::{Errno, Ino};
 
@@ -62,8 +62,8 @@ impl Target {
                 let engine = database.engine();
                 let failed = |error: QueryError| CliError::new(error).at(self.show());
                 let tree = VolumeTree::new(&*engine, volume.acl);
-                let route = Route::find(&tree, path, Operation::Chmod).map_err(failed)?;
-                match (route.end, route.target()) {
+                let path_checks = PathChecks::find(&tree, path, Operation::Chmod).map_err(failed)?;
+                match (path_checks.end, path_checks.target()) {
                     (Ok(()), Some(check)) => Ok((database, volume, Ino(check.access_attrs.ino))),
                     (end, _) => Err(CliError::new(end.err().unwrap_or(Errno::ENOENT)).at(self.show())),
                 }

@@ -19,7 +19,7 @@ use command::interrupt::Interrupt;
 use command::output::{self, Lines};
 use command::remove::{Removed, remove};
 use command::units::{parse_threads, show_size};
-use meta::{Beside, Inode, Record, Scan};
+use meta::{Inode, Record, Scan, ScanInclude};
 use ops::{TRASH_NAME, TrashHour, TrashName};
 use serde_json::{Value, json};
 use types::{Ino, Time};
@@ -264,7 +264,7 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
         let meta = url.client(database.engine(), 1000)?;
         let mut printed = Ok(());
         for hour in meta.trashed_hours(TrashHour(i64::MAX), None).at(&url)? {
-            let scan = Scan::Dir { parent: hour.dir, after: None, limit: 1024, beside: Beside::Inodes };
+            let scan = Scan::Dir { parent: hour.dir, after: None, limit: 1024, include: ScanInclude::Inodes };
             for page in scan.pages(|scan| meta.scan(scan)) {
                 for row in rows_of(&page.at(&url)?) {
                     printed = printed.and_then(|()| row.print(&mut lines, args.json, &users));

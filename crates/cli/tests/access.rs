@@ -18,7 +18,7 @@ use acl::posix::PosixAcl;
 use common::{LIMEN, json_lines, limen};
 use engine_sqlite::{Options, SqliteEngine};
 use harness::{Mounted, Random, as_cred, errno, random_cred};
-use inspect::{LocalTree, Operation, Route, VolumeTree};
+use inspect::{LocalTree, Operation, PathChecks, VolumeTree};
 use meta::AclKind;
 use rustix::fs::{Access, AtFlags, CWD, XattrFlags, accessat, setxattr, utimensat};
 use rustix::io::Errno;
@@ -221,8 +221,9 @@ fn explanation_matches_the_result() {
                 continue;
             }
             let cred = random_cred(&mut random, CALLERS);
-            let route = Route::find(&LocalTree::default(), path.as_os_str().as_bytes(), want).unwrap();
-            let explained = errno(&route.explain(&cred));
+            let path_checks =
+                PathChecks::find(&LocalTree::default(), path.as_os_str().as_bytes(), want).unwrap();
+            let explained = errno(&path_checks.explain(&cred));
             let kept: Vec<Kept> = [path.clone(), fs::canonicalize(&path).unwrap_or(path.clone())]
                 .iter()
                 .filter(|path| fs::symlink_metadata(path).is_ok())
@@ -232,7 +233,7 @@ fn explanation_matches_the_result() {
             kept.iter().rev().for_each(Kept::restore);
             // The permissions do not depend on whether a directory is empty.
             let real = if real == Err(Errno::NOTEMPTY) { Ok(()) } else { real };
-            assert_eq!(explained, real, "{want} {path:?} {cred:?} {route:#?}");
+            assert_eq!(explained, real, "{want} {path:?} {cred:?} {path_checks:#?}");
             asked += 1;
             granted += u32::from(real.is_ok());
         }
@@ -257,15 +258,20 @@ fn volume_and_mount_give_the_same_explanation() {
         let inside = path.strip_prefix(&top).unwrap();
         let cred = random_cred(&mut random, CALLERS);
         // Symbolic links in this tree are absolute, so they lead out of the volume.
-        let Ok(route) = Route::find(&tree, &[b"/", inside.as_os_str().as_bytes()].concat(), want) else {
+        let Ok(path_checks) = PathChecks::find(&tree, &[b"/", inside.as_os_str().as_bytes()].concat(), want)
+        else {
             continue;
         };
-        let local = Route::find(&LocalTree::default(), path.as_os_str().as_bytes(), want).unwrap();
+        let local = PathChecks::find(&LocalTree::default(), path.as_os_str().as_bytes(), want).unwrap();
         if path == &top {
             continue;
         }
         compared += 1;
-        assert_eq!(errno(&route.explain(&cred)), errno(&local.explain(&cred)), "{want} {path:?} {cred:?}");
+        assert_eq!(
+            errno(&path_checks.explain(&cred)),
+            errno(&local.explain(&cred)),
+            "{want} {path:?} {cred:?}"
+        );
     }
     assert!(compared > 200, "{compared}");
 }

@@ -22,7 +22,7 @@ use acl::posix::Perm;
 use common::{json_lines, limen};
 use engine_sqlite::{Options, SqliteEngine};
 use harness::{Mounted, Random, as_cred, errno, random_cred};
-use inspect::{CheckReason, LocalTree, Operation, Route, RouteAnswer, Rules, VolumeTree};
+use inspect::{CheckReason, LocalTree, Operation, PathAnswer, PathChecks, Rules, VolumeTree};
 use meta::AclKind;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use rustix::io::Errno;
@@ -211,9 +211,9 @@ fn random_operation(random: &mut Random, is_dir: bool) -> Operation {
 
 /// Checks that the entry named for each permission is the first one that applies to the caller and mentions
 /// the permission. Returns the number of named entries.
-fn check_that_first_entries_decide(route: &Route, answer: &RouteAnswer, cred: &Cred) -> usize {
+fn check_that_first_entries_decide(path_checks: &PathChecks, answer: &PathAnswer, cred: &Cred) -> usize {
     let mut named = 0;
-    for (check, result) in route.checks.iter().zip(&answer.results) {
+    for (check, result) in path_checks.checks.iter().zip(&answer.results) {
         let CheckReason::Nfs4(reasons) = &result.reason else { continue };
         // For a removal, the directory's ACL may decide instead.
         let subjects = match &check.requirement {
@@ -280,13 +280,16 @@ fn explanation_matches_the_result() {
                 continue;
             }
             let cred = random_cred(&mut random, CALLERS);
-            let route = Route::find(&LocalTree::default(), path.as_os_str().as_bytes(), want).unwrap();
-            let answer = route.explain(&cred);
-            named += check_that_first_entries_decide(&route, &answer, &cred);
+            let path_checks =
+                PathChecks::find(&LocalTree::default(), path.as_os_str().as_bytes(), want).unwrap();
+            let answer = path_checks.explain(&cred);
+            named += check_that_first_entries_decide(&path_checks, &answer, &cred);
             let explained = errno(&answer);
             let inside = path.strip_prefix(volume.at("")).unwrap();
             // Symbolic links in this tree are absolute, so they lead out of the volume.
-            if let Ok(same) = Route::find(&in_volume, &[b"/", inside.as_os_str().as_bytes()].concat(), want) {
+            if let Ok(same) =
+                PathChecks::find(&in_volume, &[b"/", inside.as_os_str().as_bytes()].concat(), want)
+            {
                 assert_eq!(errno(&same.explain(&cred)), explained, "{want} {path:?} {cred:?} {same:#?}");
                 both += 1;
             }
@@ -300,7 +303,7 @@ fn explanation_matches_the_result() {
                     thing.restore(changed);
                 }
             }
-            assert_eq!(explained, real, "{want} {path:?} {cred:?} {answer:#?} {route:#?}");
+            assert_eq!(explained, real, "{want} {path:?} {cred:?} {answer:#?} {path_checks:#?}");
             asked += 1;
             granted += u32::from(real.is_ok());
         }

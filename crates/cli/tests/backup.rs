@@ -243,8 +243,8 @@ fn bad_input_of_a_restore_changes_nothing() {
     limen(&["backup", "restore", "--yes", &place.url(), "--bucket", &bucket])
         .failed(1, &["holds a volume already", "nothing was changed"]);
     let at = |name: &str| place.path("vol.data/backups").join(name);
-    let (part, note) = (at(&format!("{id}/0")), at(&format!("{id}.json")));
-    let (whole, text) = (fs::read(&part).unwrap(), fs::read_to_string(&note).unwrap());
+    let (part, manifest) = (at(&format!("{id}/0")), at(&format!("{id}.json")));
+    let (whole, text) = (fs::read(&part).unwrap(), fs::read_to_string(&manifest).unwrap());
     let mut changed = whole.clone();
     *changed.last_mut().unwrap() ^= 1;
     fs::write(&part, changed).unwrap();
@@ -252,16 +252,16 @@ fn bad_input_of_a_restore_changes_nothing() {
     fs::remove_file(&part).unwrap();
     from_store(&[]).failed(1, &["it is missing"]);
     fs::write(&part, &whole).unwrap();
-    fs::write(&note, text.replacen("\"version\":", "\"version\":9", 1)).unwrap();
+    fs::write(&manifest, text.replacen("\"version\":", "\"version\":9", 1)).unwrap();
     from_store(&[]).failed(1, &["newer limen", "9"]);
     let list = limen(&["backup", "ls", "--bucket", &bucket]).ok();
     assert!(list.contains(&id) && list.contains("newer limen"), "{list}");
     let uuid = said["uuid"].as_str().unwrap();
-    fs::write(&note, text.replace(uuid, "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10")).unwrap();
+    fs::write(&manifest, text.replace(uuid, "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10")).unwrap();
     from_store(&[]).failed(1, &["the object store belongs to volume 'vol'"]);
     fs::remove_file(place.path("vol.data/limen-volume")).unwrap();
     from_store(&[]).failed(1, &["the object that describes the backup was changed"]);
-    fs::remove_file(&note).unwrap();
+    fs::remove_file(&manifest).unwrap();
     from_store(&["--id", &id]).failed(1, &["is not complete"]);
     from_store(&[]).failed(1, &["there is no complete backup", "limen backup ls"]);
     assert!(!place.path("new.db").exists());
@@ -314,9 +314,9 @@ fn restore_takes_a_backup_of_the_database_that_uses_the_objects() {
     limen(&["backup", "create", &place.url()]).failed(1, &["belongs to another database"]);
     let third = create(&new);
     // A mount of the old database completed another one.
-    let note = |id: u64| place.path(&format!("vol.data/backups/{id}.json"));
+    let manifest = |id: u64| place.path(&format!("vol.data/backups/{id}.json"));
     let later = third + 1_000_000_000;
-    fs::copy(note(second), note(later)).unwrap();
+    fs::copy(manifest(second), manifest(later)).unwrap();
     assert_eq!(restored(&[]), third);
     let list = limen(&["backup", "ls", "--bucket", &bucket]).ok();
     assert_eq!(list.matches("(another database)").count(), 3, "{list}");
@@ -326,14 +326,14 @@ fn restore_takes_a_backup_of_the_database_that_uses_the_objects() {
         .collect();
     assert_eq!(found, [(later, false), (third, true), (second, false), (first, false)]);
     let restore = ["backup", "restore", "--no-adopt", "--bucket", &bucket, "sqlite:///nowhere/copy.db"];
-    [first, third].iter().for_each(|id| fs::remove_file(note(*id)).unwrap());
+    [first, third].iter().for_each(|id| fs::remove_file(manifest(*id)).unwrap());
     limen(&restore)
         .failed(1, &["no backup was made by the database that the object store belongs to", "--id"]);
     fs::rename(place.path("vol.data/limen-volume"), place.path("marker")).unwrap();
     assert_eq!(restored(&["--id", &second.to_string()]), second);
     fs::write(
-        note(third),
-        fs::read_to_string(note(second)).unwrap().replace("\"loaded\":\"", "\"loaded\":\"x"),
+        manifest(third),
+        fs::read_to_string(manifest(second)).unwrap().replace("\"loaded\":\"", "\"loaded\":\"x"),
     )
     .unwrap();
     limen(&restore).failed(1, &["the backups are of several databases", "--id"]);

@@ -336,7 +336,7 @@ fn a_copy_on_a_server_is_seen_by_all_mounts() {
     }
     for kind in [Kind::Redis, Kind::Postgres] {
         let (server, places) = (Server::start(kind, false), [Place::new(), Place::new()]);
-        let url = server.patient_url();
+        let url = server.url_with_long_timeouts();
         limen(&["format", &url, "vol", "--bucket", &places[0].text("data")]).ok();
         places.iter().for_each(|place| drop(place.mount_url(&url, &[]).ok()));
         let [one, other] = places.each_ref().map(|place| place.path("mnt"));

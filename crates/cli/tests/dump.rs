@@ -74,7 +74,7 @@ fn goes_through_all_engines(format: &[&str], kinds: &[Kind], files: usize) {
     place.umount(&[]).ok();
     let servers: Vec<Server> = kinds.iter().map(|kind| Server::start(*kind, false)).collect();
     let back = format!("sqlite://{}", place.text("back.db"));
-    let urls = servers.iter().map(Server::patient_url).chain([back.clone()]);
+    let urls = servers.iter().map(Server::url_with_long_timeouts).chain([back.clone()]);
     for (count, next) in urls.enumerate() {
         move_to(&place, &url, &next, count % 2 == 1);
         url = next;
@@ -274,7 +274,7 @@ fn dump_beside_writers_shows_one_moment_on_sqlite() {
 fn dump_beside_writers_shows_one_moment_on_postgres() {
     if skip::is_root() {
         dump_beside_writers_shows_one_moment(
-            &Server::start(Kind::Postgres, false).patient_url(),
+            &Server::start(Kind::Postgres, false).url_with_long_timeouts(),
             &Place::new(),
         );
     }
@@ -284,7 +284,7 @@ fn dump_beside_writers_shows_one_moment_on_postgres() {
 fn dump_beside_writers_shows_one_moment_on_mariadb() {
     if skip::is_root() {
         dump_beside_writers_shows_one_moment(
-            &Server::start(Kind::Mariadb, false).patient_url(),
+            &Server::start(Kind::Mariadb, false).url_with_long_timeouts(),
             &Place::new(),
         );
     }
@@ -293,14 +293,20 @@ fn dump_beside_writers_shows_one_moment_on_mariadb() {
 #[test]
 fn dump_beside_writers_shows_one_moment_on_redis() {
     if skip::is_root() {
-        dump_beside_writers_shows_one_moment(&Server::start(Kind::Redis, false).patient_url(), &Place::new());
+        dump_beside_writers_shows_one_moment(
+            &Server::start(Kind::Redis, false).url_with_long_timeouts(),
+            &Place::new(),
+        );
     }
 }
 
 #[test]
 fn dump_beside_writers_shows_one_moment_on_etcd() {
     if skip::is_root() {
-        dump_beside_writers_shows_one_moment(&Server::start(Kind::Etcd, false).patient_url(), &Place::new());
+        dump_beside_writers_shows_one_moment(
+            &Server::start(Kind::Etcd, false).url_with_long_timeouts(),
+            &Place::new(),
+        );
     }
 }
 
@@ -367,8 +373,8 @@ fn killed_load_goes_on_over_one_connection(kinds: &[Kind]) {
         let server = Server::start(*kind, false);
         let url = match kind {
             // TiKV's client has one connection to each server.
-            Kind::Tikv => server.patient_url(),
-            _ => format!("{}&max_open_conns=1", server.patient_url()),
+            Kind::Tikv => server.url_with_long_timeouts(),
+            _ => format!("{}&max_open_conns=1", server.url_with_long_timeouts()),
         };
         killed_in_the_middle(&place, &url, &dump);
         limen(&["fsck", &url]).failed(8, &["only in part", "limen load --discard"]);

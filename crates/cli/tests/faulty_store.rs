@@ -108,7 +108,7 @@ fn wrong_data_from_the_store_is_an_error_and_never_returned() {
     let bytes = Random(1).bytes(13 * MIB + 777);
     fs::write(served.at("f"), &bytes).unwrap();
     served.remount();
-    for fault in [Fault::Flip, Fault::Short, Fault::Absent, Fault::Refuse(Errno::EIO)] {
+    for fault in [Fault::Flip, Fault::Short, Fault::Absent, Fault::Fail(Errno::EIO)] {
         served.faults.add(StoreCall::Get, fault, 100);
     }
     let file = File::open(served.at("f")).unwrap();
@@ -140,8 +140,8 @@ fn wrong_data_from_the_store_is_an_error_and_never_returned() {
 fn data_acknowledged_by_a_failing_store_is_kept() {
     let Some(mut served) = Served::new(6) else { return };
     for (fault, per_mille) in [
-        (Fault::Refuse(Errno::EIO), 200),
-        (Fault::DoneThenRefuse(Errno::ETIMEDOUT), 100),
+        (Fault::Fail(Errno::EIO), 200),
+        (Fault::DoneThenFail(Errno::ETIMEDOUT), 100),
         (Fault::Slow(Duration::from_millis(3)), 300),
     ] {
         served.faults.add(StoreCall::Put, fault, per_mille);

@@ -229,7 +229,8 @@ fn columns_on(server: &Server, prefix: &str) -> Vec<String> {
 /// Layout version 3 had no quotas.
 fn volume_of_version_3_is_converted(kind: Kind, file: &str) {
     let (server, place) = (Server::start(kind, false), Place::new());
-    let (url, database) = (server.patient_url(), if kind == Kind::Mariadb { "limen." } else { "" });
+    let (url, database) =
+        (server.url_with_long_timeouts(), if kind == Kind::Mariadb { "limen." } else { "" });
     let use_database = if kind == Kind::Mariadb { "USE limen; " } else { "" };
     server.sql(&format!("{use_database}{}", fixture(&place, file)));
     assert_eq!(version_on(&server), 3);
@@ -275,7 +276,7 @@ fn put_version(server: &Server, version: u64) {
         Kind::Postgres => drop(server.sql(&format!("UPDATE vol_layout SET version = {version}"))),
         Kind::Mariadb => drop(server.sql(&format!("UPDATE limen.vol_layout SET version = {version}"))),
         Kind::Redis => {
-            let url = server.patient_url();
+            let url = server.url_with_long_timeouts();
             let port = url.trim_start_matches("redis://127.0.0.1:").split('/').next().unwrap();
             let version = version.to_string();
             let said = Command::new("redis-cli").args(["-p", port, "SET", "{vol_}schema", &version]).output();
@@ -302,7 +303,7 @@ fn put_version(server: &Server, version: u64) {
 /// Every command refuses a volume with a layout of these versions, says what to do, and changes nothing.
 fn other_versions_are_refused(kind: Kind, known: u64, older: impl IntoIterator<Item = u64>) {
     let (server, place) = (Server::start(kind, false), Place::new());
-    let url = server.patient_url();
+    let url = server.url_with_long_timeouts();
     limen(&["format", &url, "vol", "--bucket", &place.text("data")]).ok();
     place.mount_url(&url, &[]).ok();
     fs::write(place.path("mnt/f"), "x".repeat(10_000)).unwrap();

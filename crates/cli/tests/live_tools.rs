@@ -63,7 +63,7 @@ impl Live {
         let server = kind.map(|kind| Server::start(kind, false));
         let place = Place::new();
         fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();
-        let url = server.as_ref().map_or_else(|| place.url(), Server::patient_url);
+        let url = server.as_ref().map_or_else(|| place.url(), Server::url_with_long_timeouts);
         limen(&["format", &url, "vol", "--inline", "0", "--bucket", &place.text("data")]).ok();
         place.mount_url(&url, &[]).ok();
         Some(Live { place, url, _server: server, _exclusive: exclusive })

@@ -299,8 +299,8 @@ fn a_slow_request_is_logged_with_where_its_time_went() {
     }
     let server = Server::start(Kind::Redis, false);
     let place = Place::new();
-    limen(&["format", &server.patient_url(), "vol", "--bucket", &place.text("data")]).ok();
-    place.mount_url(&server.patient_url(), &["--slow-ops", "200"]).ok();
+    limen(&["format", &server.url_with_long_timeouts(), "vol", "--bucket", &place.text("data")]).ok();
+    place.mount_url(&server.url_with_long_timeouts(), &["--slow-ops", "200"]).ok();
     let until = Instant::now() + HANG_TIMEOUT;
     let line = loop {
         server.stop(true);
@@ -328,7 +328,7 @@ fn a_slow_request_is_logged_with_where_its_time_went() {
     assert!(line.contains(" store=0ns store_calls=0 "), "{line}");
     // On a server, the mount is notified by a stream.
     let status: Value =
-        serde_json::from_str(&limen(&["status", "--json", &server.patient_url()]).ok()).unwrap();
+        serde_json::from_str(&limen(&["status", "--json", &server.url_with_long_timeouts()]).ok()).unwrap();
     let address = status["sessions"][0]["metrics"].as_str().unwrap();
     let families = scrape_until(address, |families| {
         families.value("limen_stream_answers_total", &[]) > 0.0
@@ -345,10 +345,10 @@ fn held_directories_and_queued_changes_are_counted() {
     }
     let server = Server::start(Kind::Redis, false);
     let place = Place::new();
-    limen(&["format", &server.patient_url(), "vol", "--bucket", &place.text("data")]).ok();
-    place.mount_url(&server.patient_url(), &[]).ok();
+    limen(&["format", &server.url_with_long_timeouts(), "vol", "--bucket", &place.text("data")]).ok();
+    place.mount_url(&server.url_with_long_timeouts(), &[]).ok();
     let status: Value =
-        serde_json::from_str(&limen(&["status", "--json", &server.patient_url()]).ok()).unwrap();
+        serde_json::from_str(&limen(&["status", "--json", &server.url_with_long_timeouts()]).ok()).unwrap();
     let address = status["sessions"][0]["metrics"].as_str().unwrap();
     let queued = |families: &Families| families.value("limen_queued_changes", &[]);
     // A mount holds the directories that it creates as soon as it is notified of the changes of others.

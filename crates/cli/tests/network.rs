@@ -102,7 +102,7 @@ impl Pair {
 
     /// The URL for tools, which repeat few requests.
     fn tool_url(&self) -> String {
-        self.server.patient_url()
+        self.server.url_with_long_timeouts()
     }
 
     fn a(&self, name: impl AsRef<Path>) -> PathBuf {
@@ -905,7 +905,8 @@ fn status_ends_although_a_read_of_the_store_hangs() {
 /// Another volume in the same database stays as it is, and a new volume can be formatted at the same URL.
 fn destroyed_volume_leaves_nothing_in_the_database(kind: Kind) {
     let Some(pair) = Pair::unmounted(kind, false) else { return };
-    let (place, url, other) = (&pair.place, pair.tool_url(), kind.patient_url(pair.server.port, "vol_x"));
+    let (place, url, other) =
+        (&pair.place, pair.tool_url(), kind.url_with_long_timeouts(pair.server.port, "vol_x"));
     let format = |url: &str, data: &str| {
         limen(&["format", url, "vol", "--bucket", &place.text(data)]).ok();
         place.mount_url(url, &[]).ok();

@@ -131,9 +131,9 @@ fn a_quota_is_set_and_removed_in_use() {
     }
     for kind in [Kind::Redis, Kind::Postgres, Kind::Mariadb] {
         let (server, place) = (Server::start(kind, false), Place::new());
-        limen(&["format", &server.patient_url(), "vol", "--bucket", &place.text("data")]).ok();
-        place.mount_url(&server.patient_url(), &[]).ok();
-        set_and_remove_in_use(&place, &server.patient_url());
+        limen(&["format", &server.url_with_long_timeouts(), "vol", "--bucket", &place.text("data")]).ok();
+        place.mount_url(&server.url_with_long_timeouts(), &[]).ok();
+        set_and_remove_in_use(&place, &server.url_with_long_timeouts());
     }
 }
 

@@ -206,7 +206,7 @@ impl Pair {
         fs::create_dir(pair.place.path("mnt2")).unwrap();
         let bucket = pair.store.bucket_at(pair.proxy.port);
         let options = ["--storage", "webdav", "--bucket", &bucket];
-        pair.limen(&[&["format", &pair.server.patient_url(), "vol"], &options[..]].concat()).ok();
+        pair.limen(&[&["format", &pair.server.url_with_long_timeouts(), "vol"], &options[..]].concat()).ok();
         for name in ["mnt", "mnt2"] {
             let (log, mnt) = (pair.place.text(&format!("{name}.log")), pair.place.text(name));
             pair.limen(&["mount", "-d", "--log", &log, &pair.server.url(), &mnt]).ok();
@@ -227,7 +227,7 @@ impl Pair {
 
     /// The session of each mount, and its last heartbeat.
     fn heartbeats(&self) -> Vec<(u64, String)> {
-        let said = self.limen(&["status", "--json", &self.server.patient_url()]).ok();
+        let said = self.limen(&["status", "--json", &self.server.url_with_long_timeouts()]).ok();
         let status: Value = serde_json::from_str(&said).unwrap();
         let of = |session: &Value| {
             (session["id"].as_u64().unwrap(), session["heartbeat"].as_str().unwrap().to_owned())
@@ -356,7 +356,7 @@ fn mounts_with_a_silent_store_keep_their_metadata_locks_and_sessions() {
     for mnt in ["mnt", "mnt2"].map(|name| pair.place.text(name)) {
         until_unused(|| pair.limen(&["umount", &mnt])).ok();
     }
-    pair.limen(&["fsck", "--data", &pair.server.patient_url()]).ok();
+    pair.limen(&["fsck", "--data", &pair.server.url_with_long_timeouts()]).ok();
 }
 
 macro_rules! on {

@@ -361,7 +361,7 @@ fn two_mounts_share_the_trash() {
     }
     let server = Server::start(Kind::Redis, false);
     let (a, b) = (Place::new(), Place::new());
-    let url = server.patient_url();
+    let url = server.url_with_long_timeouts();
     limen(&["format", &url, "vol", "--bucket", &a.text("bucket"), "--trash-days", "1"]).ok();
     a.mount_url(&url, &[]).ok();
     b.mount_url(&url, &[]).ok();

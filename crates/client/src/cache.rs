@@ -392,16 +392,17 @@ impl Cache {
 
     /// Another client changed the record in commit `seq`: drops the cached value, and bars the reads that
     /// began earlier.
-    pub(crate) fn outdate(&self, key: Key, seq: Seq) {
-        self.outdate_unless(key, seq, |slot| slot.committed && slot.seq >= seq);
+    pub(crate) fn invalidate(&self, key: Key, seq: Seq) {
+        self.invalidate_unless(key, seq, |slot| slot.committed && slot.seq >= seq);
     }
 
-    /// As [`Cache::outdate`], for a change whose `Seq` is not known. Drops every cached value of the record.
-    pub(crate) fn doubt(&self, key: Key) {
-        self.outdate_unless(key, Seq::default(), |_| false);
+    /// As [`Cache::invalidate`], for a change whose `Seq` is not known. Drops every cached value of the
+    /// record.
+    pub(crate) fn invalidate_any_seq(&self, key: Key) {
+        self.invalidate_unless(key, Seq::default(), |_| false);
     }
 
-    fn outdate_unless(&self, key: Key, seq: Seq, is_newer: impl Fn(&Slot) -> bool) {
+    fn invalidate_unless(&self, key: Key, seq: Seq, is_newer: impl Fn(&Slot) -> bool) {
         let in_listing = matches!(&key, Key::Dirent(dir, _) if self.is_marked(*dir));
         let (mut shard, hash) = self.shard(&key);
         match shard.slots.get_mut(hash, &key) {

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use meta::{Beside, Counter, EngineError, ErrorKind, Inode, Record, RecordKey, Scan};
+use meta::{Counter, EngineError, ErrorKind, Inode, Record, RecordKey, Scan, ScanInclude};
 use ops::{
     BeginClone, CLONED_CHUNKS, CloneChunks, CloneEntries, CloneEntry, CloneSource, ClonedEntry, EndClone,
     Reap,
@@ -133,7 +133,7 @@ impl Meta {
                 // The copy may still get its name.
                 may_end = is_doubtful(&failure);
                 match failure {
-                    Failure::Refused(Errno::EXDEV) => CloneError::QuotaChanged,
+                    Failure::Operation(Errno::EXDEV) => CloneError::QuotaChanged,
                     failure => failure.into(),
                 }
             })
@@ -321,7 +321,8 @@ impl Cloner<'_> {
     /// Lists the next entries of a directory.
     fn list(&self, task: Task, gathered: &mut Gathered) -> Result<(), CloneError> {
         let Task { from, to, after } = task;
-        let page = self.meta.scan(&Scan::Dir { parent: from, after, limit: PAGE, beside: Beside::Inodes })?;
+        let page =
+            self.meta.scan(&Scan::Dir { parent: from, after, limit: PAGE, include: ScanInclude::Inodes })?;
         let mut records = page.snapshot.records.into_iter().peekable();
         let mut last = None;
         while let Some(record) = records.next() {

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use host::Instant;
 use meta::{Effect, EngineError, ErrorKind, Outcome, Record, RecordKey, Txn};
-use metrics::{On, wait_on};
+use metrics::{WaitTarget, wait_on};
 use ops::{Authority, Op};
 use types::{BootInstant, Errno, Ino, OpId, Term, Time};
 
 use crate::activity::count;
-use crate::doubt::{Doubt, MARK_NEEDED, Plan, mark_owner};
+use crate::doubt::{InDoubtTxn, MARK_NEEDED, Plan, mark_owner};
 use crate::driver::Meta;
 use crate::failure::Failure;
 use crate::ticket::Ticket;
@@ -37,94 +37,95 @@ impl Meta {
     }
 
     /// Runs an operation that must not be tried under another id while it may have happened. After an
-    /// indeterminate error, `doubt` holds the transaction, and the next call with this `doubt` retries it.
+    /// indeterminate error, `in_doubt` holds the transaction, and the next call with this `in_doubt` retries
+    /// it.
     ///
     /// # Errors
-    /// As [`Meta::run`]. If `doubt` is `None` after an error, the operation did not happen and never will.
+    /// As [`Meta::run`]. If `in_doubt` is `None` after an error, the operation did not happen and never will.
     pub fn run_once<O: Op<Reply = ()>>(
         &self,
         op: &O,
         authority: &Authority<'_>,
-        doubt: &mut Option<Doubt>,
+        in_doubt: &mut Option<InDoubtTxn>,
     ) -> Result<(), Failure> {
-        self.run_under_doubt(op, authority, doubt, Some(|| ()))
+        self.run_in_doubt(op, authority, in_doubt, Some(|| ()))
     }
 
-    /// As [`Meta::run`]. If the operation may still happen after an error, `doubt` holds its transaction, for
-    /// [`Meta::cancel`].
+    /// As [`Meta::run`]. If the operation may still happen after an error, `in_doubt` holds its transaction,
+    /// for [`Meta::cancel`].
     ///
     /// # Errors
-    /// As [`Meta::run`]. If `doubt` is `None` after an error, the operation did not happen and never will.
+    /// As [`Meta::run`]. If `in_doubt` is `None` after an error, the operation did not happen and never will.
     pub fn run_cancelable<O: Op>(
         &self,
         op: &O,
         authority: &Authority<'_>,
-        doubt: &mut Option<Doubt>,
+        in_doubt: &mut Option<InDoubtTxn>,
     ) -> Result<O::Reply, Failure> {
-        self.run_under_doubt(op, authority, doubt, None)
+        self.run_in_doubt(op, authority, in_doubt, None)
     }
 
-    /// Ends a doubt so that the operation never happens after this call, if it has not happened before: this records under
-    /// its id that it was refused. It is not sent again. If it has happened, returns the inodes that it has left without a
-    /// name, as orphans of its session.
+    /// Ends an in-doubt transaction so that its operation never happens after this call, if it has not
+    /// happened before: this records under its id that it was refused. It is not sent again. If it has
+    /// happened, returns the inodes that it has left without a name, as orphans of its session.
     ///
     /// # Errors
     /// Those of the database; the operation may then still happen. If its session was removed, it can no longer happen:
-    /// that is no error, `doubt` becomes `None`, and the result is `None` even if it has happened.
-    pub fn cancel(&self, doubt: &mut Option<Doubt>) -> Result<Option<Vec<Ino>>, Failure> {
-        doubt.take_if(|doubt| self.is_forgotten(doubt));
-        let Some(canceled) = doubt else { return Ok(None) };
+    /// that is no error, `in_doubt` becomes `None`, and the result is `None` even if it has happened.
+    pub fn cancel(&self, in_doubt: &mut Option<InDoubtTxn>) -> Result<Option<Vec<Ino>>, Failure> {
+        in_doubt.take_if(|in_doubt| self.is_forgotten(in_doubt));
+        let Some(canceled) = in_doubt else { return Ok(None) };
         let op_id = canceled.txn.op_id;
         if canceled.refused() != Some(CANCELED) {
             let guards = self.with_own_guard(Vec::new(), op_id)?;
             self.replan(canceled, Txn { op_id, guards, effects: Vec::new() }, Some(CANCELED));
         }
-        let done = self.send_cancel(doubt);
-        self.conclude(done, doubt)
+        let done = self.send_cancel(in_doubt);
+        self.conclude(done, in_doubt)
     }
 
-    fn send_cancel(&self, doubt: &mut Option<Doubt>) -> Result<Option<Vec<Ino>>, Failure> {
-        let Some(Doubt { txn, ticket, since, .. }) = doubt else { return Ok(None) };
+    fn send_cancel(&self, in_doubt: &mut Option<InDoubtTxn>) -> Result<Option<Vec<Ino>>, Failure> {
+        let Some(InDoubtTxn { txn, ticket, since, .. }) = in_doubt else { return Ok(None) };
         let (txn, ticket, since) = (txn.clone(), ticket.clone(), *since);
-        if let Outcome::Conflict(snapshot) = self.commit(&txn, Some(&ticket), doubt)? {
+        if let Outcome::Conflict(snapshot) = self.commit(&txn, Some(&ticket), in_doubt)? {
             // The term is over, probably because the session was removed. So the operation can no longer happen.
-            *doubt = None;
+            *in_doubt = None;
             let _ = self.check_own(&txn.guards, &snapshot);
             return Ok(None);
         }
         let committed = self.committed_plan(txn.op_id, since)?;
-        let settled = doubt.take().filter(|_| committed.refused.is_none());
-        Ok(settled.map(|doubt| doubt.orphans_of(committed)))
+        let settled = in_doubt.take().filter(|_| committed.refused.is_none());
+        Ok(settled.map(|in_doubt| in_doubt.orphans_of(committed)))
     }
 
     /// Whether the engine may have dropped the operation's id. It can then no longer tell whether the operation
     /// happened.
-    pub fn is_forgotten(&self, doubt: &Doubt) -> bool {
-        self.may_be_forgotten(&doubt.txn, doubt.since)
+    pub fn is_forgotten(&self, in_doubt: &InDoubtTxn) -> bool {
+        self.may_be_forgotten(&in_doubt.txn, in_doubt.since)
     }
 
-    /// Runs an operation. If `doubt` holds a transaction, it is retried first. After an error, `doubt`
+    /// Runs an operation. If `in_doubt` holds a transaction, it is retried first. After an error, `in_doubt`
     /// holds the transaction that may have been committed, if there is one. `earlier` makes the reply for the
     /// transactions that earlier calls have sent under this id.
-    pub(crate) fn run_under_doubt<O: Op>(
+    pub(crate) fn run_in_doubt<O: Op>(
         &self,
         op: &O,
         authority: &Authority<'_>,
-        doubt: &mut Option<Doubt>,
+        in_doubt: &mut Option<InDoubtTxn>,
         earlier: Option<fn() -> O::Reply>,
     ) -> Result<O::Reply, Failure> {
-        let done = self.run_loop(op, authority, doubt, earlier);
-        self.conclude(done, doubt)
+        let done = self.run_loop(op, authority, in_doubt, earlier);
+        self.conclude(done, in_doubt)
     }
 
-    /// Makes the result of a call whose operation may be in doubt. An engine's error becomes indeterminate if there is
-    /// a doubt.
-    fn conclude<T>(&self, done: Result<T, Failure>, doubt: &Option<Doubt>) -> Result<T, Failure> {
+    /// Makes the result of a call whose operation may be in doubt. An engine's error becomes indeterminate if
+    /// it is.
+    fn conclude<T>(&self, done: Result<T, Failure>, in_doubt: &Option<InDoubtTxn>) -> Result<T, Failure> {
         self.begin_term_if_due();
-        match (done, doubt) {
-            (Err(Failure::Engine(error)), Some(doubt)) => {
-                self.doubt(&doubt.txn);
-                self.terms.give_up(&doubt.ticket);
+        match (done, in_doubt) {
+            (Err(Failure::Engine(error)), Some(in_doubt)) => {
+                self.invalidate_in_doubt(&in_doubt.txn);
+                self.terms.give_up(&in_doubt.ticket);
                 Err(EngineError { kind: ErrorKind::Indeterminate, ..error }.into())
             }
             (done, _) => done,
@@ -132,7 +133,7 @@ impl Meta {
     }
 
     /// Commits a transaction, with retries. If the result of an attempt is indeterminate, the transaction is
-    /// stored in `doubt`.
+    /// stored in `in_doubt`.
     ///
     /// # Errors
     /// The error of the last attempt. The error is also indeterminate if the engine may have dropped the result
@@ -141,14 +142,14 @@ impl Meta {
         &self,
         txn: &Txn,
         ticket: Option<&Ticket>,
-        doubt: &mut Option<Doubt>,
+        in_doubt: &mut Option<InDoubtTxn>,
     ) -> Result<Outcome, Failure> {
-        if doubt.as_ref().is_some_and(|doubt| self.is_forgotten(doubt)) {
+        if in_doubt.as_ref().is_some_and(|in_doubt| self.is_forgotten(in_doubt)) {
             let message =
                 "an earlier attempt may have been committed, and the database may have dropped its result";
             return Err(EngineError::indeterminate(message).into());
         }
-        let since = Cell::new(doubt.as_ref().map(|doubt| doubt.since));
+        let since = Cell::new(in_doubt.as_ref().map(|in_doubt| in_doubt.since));
         let lost = Cell::new(false);
         let attempt = || {
             self.make_slices_durable(txn)?;
@@ -164,7 +165,7 @@ impl Meta {
                 // Other clients may see the effects from now on. This call also lets this client apply its
                 // own change when the change stream delivers it.
                 if !lost.replace(true) {
-                    self.doubt(txn);
+                    self.invalidate_in_doubt(txn);
                 }
                 since.set(since.get().or(Some(sent)));
             }
@@ -173,24 +174,24 @@ impl Meta {
         let may_repeat = || since.get().is_none_or(|since| !self.may_be_forgotten(txn, since));
         let done = self.retry_if(attempt, may_repeat);
         if let (true, Some(since), Some(ticket)) = (lost.get(), since.get(), ticket)
-            && doubt.is_none()
+            && in_doubt.is_none()
         {
-            *doubt = Some(Doubt::new(txn.clone(), ticket.clone(), since));
+            *in_doubt = Some(InDoubtTxn::new(txn.clone(), ticket.clone(), since));
         }
         done
     }
 
     /// Makes `txn` the transaction that is sent next under an id in doubt. `refused` is the error in which its plan ended.
-    pub(crate) fn replan(&self, doubt: &mut Doubt, txn: Txn, refused: Option<Errno>) {
-        self.doubt(&doubt.txn);
-        doubt.replan(txn, refused);
+    pub(crate) fn replan(&self, in_doubt: &mut InDoubtTxn, txn: Txn, refused: Option<Errno>) {
+        self.invalidate_in_doubt(&in_doubt.txn);
+        in_doubt.replan(txn, refused);
     }
 
     /// The plan that was committed under an id in doubt, after the engine has answered that the id is committed.
     ///
     /// # Errors
     /// Those of the database; indeterminate if the mark may have been removed, with the session, or because it is old. The
-    /// doubt then remains.
+    /// operation then stays in doubt.
     pub(crate) fn committed_plan(&self, id: OpId, since: BootInstant) -> Result<Plan, Failure> {
         let keys = [RecordKey::Waits, RecordKey::Session(id.session())];
         let snapshot = self.retry(|| self.engine.read(&keys))?;
@@ -258,7 +259,7 @@ impl Meta {
             retries += 1;
             count(&self.events.retries);
             let pause = pause(retries);
-            wait_on(On::Pause, || (host::sleep(pause), pause));
+            wait_on(WaitTarget::Pause, || (host::sleep(pause), pause));
         }
     }
 

@@ -12,8 +12,8 @@
 //!   before, the mark tells the answer of the operation; if there is none, the first plan was committed.
 //! - An engine remembers the id as long as its term is open, and the term stays open as long as the operation
 //!   has no answer: see `terms.rs`. So the operation is retried for the whole retry timeout, and a caller that
-//!   keeps the [`Doubt`] can retry it at any later time. After the loss of the session, none of the session's
-//!   operations can commit any more.
+//!   keeps the [`InDoubtTxn`] can retry it at any later time. After the loss of the session, none of the
+//!   session's operations can commit any more.
 //! - The ids of operations that no term guards (those of tools, and of the beginning of a session) are
 //!   dropped by the engine after some minutes, and a later retry would apply them twice. So these are not
 //!   retried later than [`REPEAT_FOR`] after the first attempt, even if the retry timeout is longer: the
@@ -28,7 +28,7 @@ use crate::ticket::Ticket;
 
 /// A transaction that may have been committed, or may be committed later.
 #[derive(Debug)]
-pub struct Doubt {
+pub struct InDoubtTxn {
     /// The last transaction that was sent under this id.
     pub(crate) txn: Txn,
     pub(crate) ticket: Ticket,
@@ -40,10 +40,10 @@ pub struct Doubt {
     orphans: Vec<(u32, Ino)>,
 }
 
-impl Doubt {
+impl InDoubtTxn {
     pub(crate) fn new(txn: Txn, ticket: Ticket, since: BootInstant) -> Self {
         let orphans = orphans(0, &txn).collect();
-        Doubt { txn, ticket, since, plan: 0, orphans }
+        InDoubtTxn { txn, ticket, since, plan: 0, orphans }
     }
 
     /// The session of the operation. After its removal, the operation can no longer commit.
@@ -106,8 +106,8 @@ pub(crate) const REPEAT_FOR: Duration = Duration::from_secs(90);
 
 /// Whether the answer to a transaction may be about an earlier plan under the same id. An engine returns the changed
 /// inodes only when it applies a transaction, not when it finds the id already committed.
-pub(crate) fn may_be_earlier(doubt: &Option<Doubt>, inodes: &[Inode]) -> bool {
-    inodes.is_empty() && doubt.as_ref().is_some_and(|doubt| doubt.plan > 0)
+pub(crate) fn may_be_earlier(in_doubt: &Option<InDoubtTxn>, inodes: &[Inode]) -> bool {
+    inodes.is_empty() && in_doubt.as_ref().is_some_and(|in_doubt| in_doubt.plan > 0)
 }
 
 /// The owner of an operation's mark.
@@ -169,13 +169,13 @@ mod tests {
         meta.set_retry_timeout(Duration::ZERO);
         meta.set_repeat_for(Duration::MAX);
         faulty.arm(true);
-        let mut doubt = None;
+        let mut in_doubt = None;
         faulty.script([Fault::None, Fault::Late]);
         let op = Configure { abe: Some(true), ..Configure::default() };
-        meta.run_once(&op, &BY_KERNEL, &mut doubt).unwrap_err();
+        meta.run_once(&op, &BY_KERNEL, &mut in_doubt).unwrap_err();
         faulty.script([Fault::After]);
-        meta.cancel(&mut doubt).unwrap_err();
-        let canceled = doubt.as_mut().unwrap();
+        meta.cancel(&mut in_doubt).unwrap_err();
+        let canceled = in_doubt.as_mut().unwrap();
         canceled.since = since(canceled.since);
         let id = canceled.txn.op_id;
         faulty.set_rival(move |engine| {
@@ -186,7 +186,7 @@ mod tests {
             engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
         });
         faulty.script([Fault::None, Fault::RivalOfRead]);
-        meta.cancel(&mut doubt).unwrap_err()
+        meta.cancel(&mut in_doubt).unwrap_err()
     }
 
     #[test]

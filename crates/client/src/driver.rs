@@ -155,7 +155,7 @@ impl Meta {
     /// never change, so the table is read again only for an index that this client has not read.
     ///
     /// # Errors
-    /// [`Failure::Refused`] with EIO if the table is damaged; [`Failure::Engine`].
+    /// [`Failure::Operation`] with EIO if the table is damaged; [`Failure::Engine`].
     pub fn domains(&self, reach: u32) -> Result<Arc<DomainTable>, Failure> {
         let known = Arc::clone(&self.domains.read().unwrap_or_else(PoisonError::into_inner));
         if known.domains().len() >= reach as usize {
@@ -243,7 +243,7 @@ impl Meta {
     /// operation, it may also lack this client's own changes, until every change that the operation may have caused was
     /// delivered. This depends on the time up to which changes were delivered (`delivered_to`), not on the present
     /// time, because changes are delivered late if this process was stopped.
-    pub fn is_news(&self, change: &Change) -> bool {
+    pub fn cache_may_lack(&self, change: &Change) -> bool {
         change.by != self.session()
             || self.terms.are_doubtful()
             || self.delivered_to.load(Ordering::Acquire) < self.in_doubt_until.load(Ordering::Acquire)
@@ -251,20 +251,20 @@ impl Meta {
 
     /// Applies a remote change: invalidates the records that it changed, unless the cache reflects it already.
     pub fn apply_remote(&self, change: &Change) {
-        if self.is_news(change) {
+        if self.cache_may_lack(change) {
             change.invalidations.iter().filter_map(|part| self.changed(part)).for_each(|key| {
-                self.cache.outdate(key, change.seq);
+                self.cache.invalidate(key, change.seq);
             });
         }
     }
 
     /// Invalidates the record of an inode, because others may have changed it. Reads that began before are not cached.
-    pub fn outdate(&self, ino: Ino) {
-        self.cache.doubt(Key::Inode(ino));
+    pub fn invalidate(&self, ino: Ino) {
+        self.cache.invalidate_any_seq(Key::Inode(ino));
     }
 
     /// Invalidates the records that a transaction changes, because it may have been committed or may still be.
-    pub(crate) fn doubt(&self, txn: &Txn) {
+    pub(crate) fn invalidate_in_doubt(&self, txn: &Txn) {
         let until = self.nanos_of(Instant::now() + LOST_FOR);
         self.in_doubt_until.fetch_max(until, Ordering::AcqRel);
         self.forget(txn);
@@ -273,7 +273,10 @@ impl Meta {
     /// Invalidates the records that a transaction changes.
     pub(crate) fn forget(&self, txn: &Txn) {
         let invalidations = txn.invalidations();
-        invalidations.iter().filter_map(|part| self.changed(part)).for_each(|key| self.cache.doubt(key));
+        invalidations
+            .iter()
+            .filter_map(|part| self.changed(part))
+            .for_each(|key| self.cache.invalidate_any_seq(key));
     }
 
     /// The key of the cache entry for a changed part of the volume. Also invalidates the listing of the
@@ -307,10 +310,10 @@ impl Meta {
         read: impl Fn(&Inode) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let done = read(inode);
-        if !matches!(done, Err(Failure::Refused(Errno::EIO))) {
+        if !matches!(done, Err(Failure::Operation(Errno::EIO))) {
             return done;
         }
-        self.cache.doubt(Key::Inode(inode.ino));
+        self.cache.invalidate_any_seq(Key::Inode(inode.ino));
         let now = self.run(&GetInode(inode.ino), &BY_KERNEL)?;
         if now.acls().eq(inode.acls()) { done } else { read(&now) }
     }
@@ -409,16 +412,16 @@ mod tests {
         let own =
             Change { seq: Seq(1), by: meta.session(), invalidations: vec![Invalidation::Inode(Ino::ROOT)] };
         let hear = || meta.set_current_until(BootInstant::now());
-        assert!(!meta.is_news(&own), "nothing was in doubt");
+        assert!(!meta.cache_may_lack(&own), "nothing was in doubt");
         hear();
         meta.in_doubt_until.store(meta.nanos_of(Instant::now()) + 1, Ordering::Release);
         while meta.nanos_of(Instant::now()) <= meta.in_doubt_until.load(Ordering::Acquire) {
             std::hint::spin_loop();
         }
-        assert!(meta.is_news(&own));
+        assert!(meta.cache_may_lack(&own));
         hear();
-        assert!(meta.is_news(&own), "the query that was answered may be older than the change");
+        assert!(meta.cache_may_lack(&own), "the query that was answered may be older than the change");
         hear();
-        assert!(!meta.is_news(&own));
+        assert!(!meta.cache_may_lack(&own));
     }
 }

@@ -8,7 +8,7 @@ use types::{Errno, SessionId};
 pub enum Failure {
     /// The operation's rules do not allow it.
     #[error(transparent)]
-    Refused(#[from] Errno),
+    Operation(#[from] Errno),
     /// The database failed, and the retries failed too.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -30,7 +30,7 @@ impl From<Failure> for VolumeError {
 impl From<Failure> for Errno {
     fn from(failure: Failure) -> Errno {
         match failure {
-            Failure::Refused(errno) => errno,
+            Failure::Operation(errno) => errno,
             Failure::Engine(error) => error.errno,
             Failure::Fenced(_) => Errno::EIO,
         }

@@ -23,7 +23,9 @@ pub struct SessionState {
     /// The open terms, each with the number of ids that were given out. The last one is the current term.
     terms: Vec<(Term, u32)>,
     /// Directories whose records may name this session although they are not held.
-    strays: Vec<Ino>,
+    /// Stored under its first name, because versions of this program exchange it.
+    #[serde(rename = "strays")]
+    stale_holds: Vec<Ino>,
 }
 
 impl Meta {
@@ -35,30 +37,30 @@ impl Meta {
         if self.is_fenced() {
             return Err("the session of the mount was lost, and there is no new one yet");
         }
-        let strays = {
+        let stale_holds = {
             let state = host::lock(&self.held.state);
-            if !state.queue.is_empty() || !state.directories.is_empty() || !state.births.is_empty() {
+            if !state.queue.is_empty() || !state.directories.is_empty() || !state.being_created.is_empty() {
                 return Err("changes in held directories are not committed");
             }
-            state.strays.iter().copied().collect()
+            state.stale_holds.iter().copied().collect()
         };
         if self.held.has_lost.load(Ordering::Acquire) {
             return Err("changes were lost with an earlier session, and no fsync has reported that yet");
         }
         let terms = self.terms.idle().ok_or("an earlier change may still happen")?;
         let valid_until = self.fence.valid_until();
-        Ok(SessionState { session: self.session(), valid_until, terms, strays })
+        Ok(SessionState { session: self.session(), valid_until, terms, stale_holds })
     }
 
     /// Continues a session that another process has described. Everything in the cache is dropped, because it may have
     /// been read before the last changes under the session.
     pub fn take_session(&self, state: &SessionState) {
-        let SessionState { session, valid_until, terms, strays } = state;
+        let SessionState { session, valid_until, terms, stale_holds } = state;
         let latest = (BootInstant::now() + LONGEST_VALIDITY).nanos();
         self.terms.resume(*session, terms);
         self.fence.set_valid_nanos((*valid_until).min(latest));
         self.fence.set_session(*session);
-        host::lock(&self.held.state).strays.extend(strays);
+        host::lock(&self.held.state).stale_holds.extend(stale_holds);
         self.set_outdated();
     }
 }

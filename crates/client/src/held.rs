@@ -55,9 +55,9 @@ pub(crate) const MAX_ACL_TEXTS: usize = 64;
 /// If more inodes are held, all are given back.
 pub(crate) const MAX_INODES: usize = 100_000;
 /// How long no new directory is held after another client has recalled one. If the next recall follows within four
-/// times this time, the time doubles, up to [`LONGEST_BREAK`].
-pub(crate) const FIRST_BREAK: Duration = Duration::from_secs(1);
-pub(crate) const LONGEST_BREAK: Duration = Duration::from_secs(600);
+/// times this time, the time doubles, up to [`MAX_SUSPENSION`].
+pub(crate) const MIN_SUSPENSION: Duration = Duration::from_secs(1);
+pub(crate) const MAX_SUSPENSION: Duration = Duration::from_secs(600);
 /// How long the thread that commits the queue waits for more transactions if fewer than [`MAX_GROUP`] are queued, and
 /// how often it looks meanwhile. A request with many transactions costs little more than one with few, and nobody waits
 /// for it: fsync, a recall and a full queue commit at once.
@@ -66,7 +66,7 @@ pub(crate) const GATHER_STEP: Duration = Duration::from_millis(3);
 /// How long the thread that commits the queue waits after it has given up for a retry timeout.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// How often a waiting thread checks the state again, even if it is not notified.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Makes the blocks of slices durable, before a row that names them is committed.
 pub type MakeDurable = Arc<dyn Fn(&[SliceId]) -> Result<(), Errno> + Send + Sync>;
@@ -107,9 +107,9 @@ pub(crate) struct State {
     /// The held inodes: those in `records`, and those that were deleted from it.
     pub(crate) inodes: HashSet<Ino>,
     /// Directories that are being created at the engine, and will be held.
-    pub(crate) births: HashSet<Ino>,
+    pub(crate) being_created: HashSet<Ino>,
     /// Directories whose records may name this session although they are not held.
-    pub(crate) strays: HashSet<Ino>,
+    pub(crate) stale_holds: HashSet<Ino>,
     pub(crate) queue: VecDeque<Queued>,
     /// The journal, which has the queued transactions if this process is killed.
     pub(crate) journal: Option<Journal>,
@@ -121,9 +121,9 @@ pub(crate) struct State {
     /// Whether everything is being given back: nothing new is answered from `records`.
     pub(crate) is_closing: bool,
     /// Whether the engine is processing a transaction that concerns held records.
-    pub(crate) is_alone: bool,
+    pub(crate) is_held_txn_in_flight: bool,
     pub(crate) must_give_back: bool,
-    pub(crate) last_break: Option<(Instant, Duration)>,
+    pub(crate) last_suspension: Option<(Instant, Duration)>,
 }
 
 /// A transaction that was answered and is to be committed.
@@ -156,9 +156,10 @@ pub(crate) struct Merged {
 #[derive(Debug)]
 pub(crate) struct Entered<'a> {
     pub(crate) held: &'a Held,
-    pub(crate) is_alone: bool,
+    /// Whether it concerns held records.
+    pub(crate) concerns_held: bool,
     /// The directories that it creates and that will be held. No other transaction uses them before that.
-    pub(crate) births: Vec<Ino>,
+    pub(crate) being_created: Vec<Ino>,
 }
 
 /// A read of records of which some are held.
@@ -205,16 +206,16 @@ impl Default for Held {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let mut state = host::lock(&self.held.state);
-        state.is_alone &= !self.is_alone;
-        self.births.iter().for_each(|ino| _ = state.births.remove(ino));
+        state.is_held_txn_in_flight &= !self.concerns_held;
+        self.being_created.iter().for_each(|ino| _ = state.being_created.remove(ino));
         self.held.note(&state);
     }
 }
 
 impl Entered<'_> {
     /// Whether the transaction concerns held records. If so, the engine has every change that was answered.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.is_alone
+    pub(crate) fn concerns_held(&self) -> bool {
+        self.concerns_held
     }
 }
 
@@ -292,10 +293,11 @@ impl State {
 
     /// Whether the transaction concerns a directory that another transaction is creating.
     pub(crate) fn concerns_new_directory(&self, txn: &Txn) -> bool {
-        let is_born = |part: Part<'_>| part.inode().is_some_and(|ino| self.births.contains(&ino));
-        !self.births.is_empty()
-            && (txn.effects.iter().any(|effect| is_born(effect.footprint().part))
-                || txn.guards.iter().any(|guard| is_born(guard.part())))
+        let is_being_created =
+            |part: Part<'_>| part.inode().is_some_and(|ino| self.being_created.contains(&ino));
+        !self.being_created.is_empty()
+            && (txn.effects.iter().any(|effect| is_being_created(effect.footprint().part))
+                || txn.guards.iter().any(|guard| is_being_created(guard.part())))
     }
 
     /// Whether the transaction concerns anything that is held.
@@ -482,13 +484,15 @@ impl State {
     }
 
     /// Notes a recall. Returns how long this client is to hold no new directory.
-    pub(crate) fn take_a_break(&mut self) -> Duration {
+    pub(crate) fn suspend_holding(&mut self) -> Duration {
         let now = Instant::now();
-        let time = match self.last_break {
-            Some((at, time)) if now.saturating_duration_since(at) < time * 4 => (time * 2).min(LONGEST_BREAK),
-            _ => FIRST_BREAK,
+        let time = match self.last_suspension {
+            Some((at, time)) if now.saturating_duration_since(at) < time * 4 => {
+                (time * 2).min(MAX_SUSPENSION)
+            }
+            _ => MIN_SUSPENSION,
         };
-        self.last_break = Some((now, time));
+        self.last_suspension = Some((now, time));
         time
     }
 }
@@ -502,7 +506,8 @@ impl Held {
     /// Notes a change of `state`, and wakes the threads that wait for one.
     pub(crate) fn note(&self, state: &State) {
         self.directories.store(state.directories.len(), Ordering::Release);
-        let is_busy = !state.directories.is_empty() || !state.queue.is_empty() || !state.births.is_empty();
+        let is_busy =
+            !state.directories.is_empty() || !state.queue.is_empty() || !state.being_created.is_empty();
         self.is_busy.store(is_busy, Ordering::Release);
         self.changed.notify_all();
     }

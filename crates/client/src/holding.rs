@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use host::Instant;
 use journal::{Header, Journal, Journals};
 use meta::{
-    Beside, DIR_BYTES, Effect, Engine, EngineError, Guard, Inode, Outcome, Page, Record, RecordKey, Scan,
-    Snapshot, Txn,
+    DIR_BYTES, Effect, Engine, EngineError, Guard, Inode, Outcome, Page, Record, RecordKey, Scan,
+    ScanInclude, Snapshot, Txn,
 };
 use ops::{Acl, Key, Value};
 use types::{AclId, BootInstant, Ino, Name, SessionId, SliceId, Time};
@@ -16,7 +16,7 @@ use types::{AclId, BootInstant, Ino, Name, SessionId, SliceId, Time};
 use crate::driver::Meta;
 use crate::failure::Failure;
 use crate::held::{
-    Entered, HeldRead, Known, LOOK_EVERY, MAX_ACL_TEXTS, MAX_INODES, MAX_QUEUED, MakeDurable, State,
+    Entered, HeldRead, Known, MAX_ACL_TEXTS, MAX_INODES, MAX_QUEUED, MakeDurable, POLL_INTERVAL, State,
     changes_files, slices_of,
 };
 use crate::ticket::Ticket;
@@ -136,15 +136,15 @@ impl Meta {
                 return Err(Failure::Fenced(own));
             }
             let is_full = state.queue.len() >= MAX_QUEUED && !queued.effects.is_empty();
-            if !state.is_alone && !is_full {
+            if !state.is_held_txn_in_flight && !is_full {
                 break;
             }
             if began.elapsed() >= timeout {
                 let message = "the database has not accepted earlier changes for too long";
                 return Err(EngineError::transient(message).into());
             }
-            if state.is_alone {
-                state = host::wait_timeout(&self.held.changed, &self.held.state, state, LOOK_EVERY);
+            if state.is_held_txn_in_flight {
+                state = host::wait_timeout(&self.held.changed, &self.held.state, state, POLL_INTERVAL);
             } else {
                 let target = state.committed + 1;
                 drop(state);
@@ -211,26 +211,26 @@ impl Meta {
     /// Those of [`Meta::settle_held`].
     pub(crate) fn enter(&self, txn: &Txn) -> Result<Option<Entered<'_>>, Failure> {
         let own = txn.op_id.session();
-        let born = |effect: &Effect| match effect {
+        let created = |effect: &Effect| match effect {
             Effect::PutInode(inode) => inode.holder().filter(|holder| *holder == own).map(|_| inode.ino),
             _ => None,
         };
-        let births: Vec<Ino> = txn.effects.iter().filter_map(born).collect();
-        if self.held.is_idle() && births.is_empty() {
+        let being_created: Vec<Ino> = txn.effects.iter().filter_map(created).collect();
+        if self.held.is_idle() && being_created.is_empty() {
             return Ok(None);
         }
         let (began, timeout) = (Instant::now(), self.retry_timeout());
         let mut state = host::lock(&self.held.state);
         loop {
             let is_about_held = state.concerns_held(txn);
-            let must_wait =
-                state.concerns_new_directory(txn) || is_about_held && (state.is_alone || state.is_closing);
+            let must_wait = state.concerns_new_directory(txn)
+                || is_about_held && (state.is_held_txn_in_flight || state.is_closing);
             if !must_wait {
-                state.is_alone |= is_about_held;
-                state.births.extend(&births);
+                state.is_held_txn_in_flight |= is_about_held;
+                state.being_created.extend(&being_created);
                 self.held.note(&state);
                 drop(state);
-                let entered = Entered { held: &self.held, is_alone: is_about_held, births };
+                let entered = Entered { held: &self.held, concerns_held: is_about_held, being_created };
                 if is_about_held || txn.effects.iter().any(changes_files) {
                     self.settle_held()?;
                 }
@@ -240,14 +240,16 @@ impl Meta {
                 let message = "an earlier change of the same directories has not ended for too long";
                 return Err(EngineError::transient(message).into());
             }
-            state = host::wait_timeout(&self.held.changed, &self.held.state, state, LOOK_EVERY);
+            state = host::wait_timeout(&self.held.changed, &self.held.state, state, POLL_INTERVAL);
         }
     }
 
     /// Takes over the result of a transaction that was sent to the engine. `is_known` says whether the transaction was
     /// certainly committed.
     pub(crate) fn leave(&self, entered: Option<Entered<'_>>, txn: &Txn, is_known: bool) {
-        let Some(entered) = entered.filter(|entered| entered.is_alone || !entered.births.is_empty()) else {
+        let Some(entered) =
+            entered.filter(|entered| entered.concerns_held || !entered.being_created.is_empty())
+        else {
             return;
         };
         let own = txn.op_id.session();
@@ -256,10 +258,10 @@ impl Meta {
             // The session of the transaction has ended, so it holds nothing.
         } else if is_known && !state.is_closing {
             state.apply(txn, own);
-            // After a first attempt without a known result they were strays.
-            entered.births.iter().for_each(|ino| _ = state.strays.remove(ino));
+            // After a first attempt without a known result their records were stale.
+            entered.being_created.iter().for_each(|ino| _ = state.stale_holds.remove(ino));
             // If the change stream was interrupted, a recall of a new directory may have been missed.
-            state.must_give_back |= !entered.births.is_empty() && !self.is_current();
+            state.must_give_back |= !entered.being_created.is_empty() && !self.is_current();
             if state.directories.is_empty() && state.queue.is_empty() {
                 // Nothing is held or queued, so `records` is not needed.
                 drop(state.drop_records(&self.held.drops));
@@ -267,14 +269,14 @@ impl Meta {
         } else {
             // The records of the new directories may name this session, although the directories are not held. If the
             // transaction concerned held records, `records` may be out of date, so it is dropped.
-            state.strays.extend(&entered.births);
-            if entered.is_alone {
+            state.stale_holds.extend(&entered.being_created);
+            if entered.concerns_held {
                 let directories = state.drop_records(&self.held.drops);
-                state.strays.extend(directories);
+                state.stale_holds.extend(directories);
             }
-            let mut strays: Vec<Ino> = state.strays.iter().copied().collect();
-            strays.sort_unstable();
-            self.queue_free(&mut state, strays);
+            let mut stale_holds: Vec<Ino> = state.stale_holds.iter().copied().collect();
+            stale_holds.sort_unstable();
+            self.queue_release(&mut state, stale_holds);
         }
         self.held.note(&state);
         drop(state);
@@ -282,7 +284,7 @@ impl Meta {
     }
 
     /// Queues the changes that remove this session from the records of directories.
-    pub(crate) fn queue_free(&self, state: &mut State, directories: impl IntoIterator<Item = Ino>) {
+    pub(crate) fn queue_release(&self, state: &mut State, directories: impl IntoIterator<Item = Ino>) {
         let own = self.session();
         let Some(size) = Inode::held_size(own) else { return };
         for ino in directories {
@@ -347,11 +349,11 @@ impl Meta {
             return None;
         }
         let state = host::lock(&self.held.state);
-        if !state.directories.contains(&parent) || state.is_alone {
+        if !state.directories.contains(&parent) || state.is_held_txn_in_flight {
             return None;
         }
-        let beside = if inodes { Beside::Inodes } else { Beside::Nothing };
-        let scan = Scan::Dir { parent, after: after.cloned(), limit, beside };
+        let include = if inodes { ScanInclude::Inodes } else { ScanInclude::Nothing };
+        let scan = Scan::Dir { parent, after: after.cloned(), limit, include };
         let page = Engine::scan(&state.records, &scan).ok()?;
         let is_elsewhere = |record: &Record| match record {
             Record::Inode(ino, _) => !state.inodes.contains(ino),

@@ -33,7 +33,7 @@ const ENTRY_BYTES: u64 = 60;
 /// The largest number of cached entries, of all directories together.
 const MAX_ENTRIES: usize = 400_000;
 /// The charge of a directory in addition to its entries, in entries.
-const ENTRIES_A_DIRECTORY: usize = 2;
+const ENTRIES_PER_DIRECTORY: usize = 2;
 /// The number of generation counters. Directories share them.
 const COUNTERS: usize = 4096;
 
@@ -82,7 +82,7 @@ impl Listings {
     /// Caches a listing that was read in generation `generation`, unless the directory has changed since, or the
     /// listing alone exceeds the bound. If it does not fit beside the others, they are dropped.
     pub(crate) fn keep(&self, dir: Ino, generation: Generation, whole: WholeListing) {
-        let size = whole.len() + ENTRIES_A_DIRECTORY;
+        let size = whole.len() + ENTRIES_PER_DIRECTORY;
         if self.generation(dir) != generation || size > self.max_entries {
             return;
         }
@@ -92,7 +92,7 @@ impl Listings {
         }
         kept.entries += size;
         if let Some((_, old)) = kept.of.insert(dir, (generation, whole)) {
-            kept.entries = kept.entries.saturating_sub(old.len() + ENTRIES_A_DIRECTORY);
+            kept.entries = kept.entries.saturating_sub(old.len() + ENTRIES_PER_DIRECTORY);
         }
     }
 
@@ -153,7 +153,7 @@ mod tests {
             listings.keep(dir, listings.generation(dir), listing(6));
             assert!(listings.get(dir).is_some());
             let kept = listings.kept.read().unwrap();
-            let size: usize = kept.of.values().map(|(_, of)| of.len() + ENTRIES_A_DIRECTORY).sum();
+            let size: usize = kept.of.values().map(|(_, of)| of.len() + ENTRIES_PER_DIRECTORY).sum();
             assert_eq!(size, kept.entries);
             assert!(kept.entries <= 20);
         }

@@ -9,11 +9,11 @@ use types::{Errno, Ino, SessionId, SliceId};
 
 use crate::driver::Meta;
 use crate::failure::Failure;
-use crate::held::{GATHER_FOR, GATHER_STEP, LOOK_EVERY, MAX_GROUP, RETRY_AFTER, slices_of};
+use crate::held::{GATHER_FOR, GATHER_STEP, MAX_GROUP, POLL_INTERVAL, RETRY_AFTER, slices_of};
 
-/// The fate of changes that are answered but not committed when the process ends.
+/// What happens to changes that are answered but not committed when the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueueFate {
+pub enum QueueAtExit {
     /// There are none.
     Empty,
     /// The next mount on this machine commits them, if the session is not removed before.
@@ -100,7 +100,7 @@ impl Meta {
         let outcomes = match outcomes {
             Err(error) if refused(&error) => {
                 tracing::error!(%error, "the database refuses a change that was answered, so this session ends itself");
-                self.end_itself(own);
+                self.remove_own_session(own);
                 return Ok(());
             }
             outcomes => outcomes?,
@@ -116,7 +116,7 @@ impl Meta {
                     ?snapshot,
                     "a change in a held directory was refused: another client has changed the directory, so this session ends itself"
                 );
-                self.end_itself(own);
+                self.remove_own_session(own);
                 return Ok(());
             }
         }
@@ -127,12 +127,12 @@ impl Meta {
             state.pop(count, &sent.merged[done..]);
         }
         for ((txn, merged), outcome) in sent.txns.iter().zip(&sent.merged).zip(&outcomes) {
-            // The directory remains a stray if the guard failed, because a request that arrives late may still create
-            // it.
+            // The directory stays in `stale_holds` if the guard failed, because a request that arrives late
+            // may still create it.
             if let (Outcome::Committed { .. }, [Effect::SetSize { ino, .. }], true) =
                 (outcome, &txn.effects[..], merged.is_optional)
             {
-                state.strays.remove(ino);
+                state.stale_holds.remove(ino);
             }
         }
         if state.directories.is_empty() && state.queue.is_empty() {
@@ -150,7 +150,7 @@ impl Meta {
     }
 
     /// Removes this client's own session, so that others need not wait until it counts as dead.
-    fn end_itself(&self, own: SessionId) {
+    fn remove_own_session(&self, own: SessionId) {
         self.held.is_ending.store(true, Ordering::Release);
         if let Err(error) = self.drop_session(own) {
             tracing::warn!(%error, "cannot remove the session");
@@ -185,8 +185,8 @@ impl Meta {
     /// records are still queued. [`Failure::Fenced`]: the session is lost.
     pub fn give_back(&self) -> Result<(), Failure> {
         let mut state = host::lock(&self.held.state);
-        while state.is_alone || state.is_closing {
-            state = host::wait_timeout(&self.held.changed, &self.held.state, state, LOOK_EVERY);
+        while state.is_held_txn_in_flight || state.is_closing {
+            state = host::wait_timeout(&self.held.changed, &self.held.state, state, POLL_INTERVAL);
         }
         if state.directories.is_empty() && state.queue.is_empty() {
             state.must_give_back = false;
@@ -198,11 +198,11 @@ impl Meta {
         let mut state = host::lock(&self.held.state);
         if settled.is_ok() {
             let directories = state.drop_records(&self.held.drops);
-            state.strays.extend(directories.iter().copied());
+            state.stale_holds.extend(directories.iter().copied());
             // They are sorted so that runs of the simulator are repeatable.
             let mut directories: Vec<Ino> = directories.into_iter().collect();
             directories.sort_unstable();
-            self.queue_free(&mut state, directories);
+            self.queue_release(&mut state, directories);
         }
         state.is_closing = false;
         self.held.note(&state);
@@ -221,14 +221,14 @@ impl Meta {
         let mut state = host::lock(&self.held.state);
         if state.directories.contains(&ino) {
             if !state.must_give_back {
-                let time = state.take_a_break();
+                let time = state.suspend_holding();
                 let until = self.nanos_of(Instant::now() + time);
                 self.held.not_before.store(until, Ordering::Release);
                 tracing::debug!(%ino, directories = state.directories.len(), ?time, "another client wants a directory that this one holds");
             }
             state.must_give_back = true;
-        } else if state.strays.contains(&ino) {
-            self.queue_free(&mut state, [ino]);
+        } else if state.stale_holds.contains(&ino) {
+            self.queue_release(&mut state, [ino]);
         } else {
             return;
         }
@@ -250,7 +250,7 @@ impl Meta {
         let mut state = host::lock(&self.held.state);
         drop(state.drop_records(&self.held.drops));
         self.end_journal(&mut state);
-        state.strays.clear();
+        state.stale_holds.clear();
         let mut lost = std::mem::take(&mut state.queue);
         state.committed = state.queued;
         state.losses += 1;
@@ -262,15 +262,15 @@ impl Meta {
         (lost.len(), effects.filter_map(|effect| effect.footprint().part.inode()).collect())
     }
 
-    /// The fate of the queue if this process ended now.
-    pub fn queue_fate(&self) -> QueueFate {
+    /// What would happen to the queue if this process ended now.
+    pub fn queue_at_exit(&self) -> QueueAtExit {
         let state = host::lock(&self.held.state);
         match state.queue.iter().filter(|queued| !queued.is_optional).count() {
-            0 => QueueFate::Empty,
+            0 => QueueAtExit::Empty,
             _ if !self.is_fenced() && state.journal.as_ref().is_some_and(journal::Journal::is_whole) => {
-                QueueFate::Kept
+                QueueAtExit::Kept
             }
-            changes => QueueFate::Lost(changes),
+            changes => QueueAtExit::Lost(changes),
         }
     }
 
@@ -285,7 +285,7 @@ impl Meta {
         while !stop() {
             let mut state = host::lock(&self.held.state);
             if state.queue.is_empty() && !state.must_give_back {
-                state = host::wait_timeout(&self.held.changed, &self.held.state, state, LOOK_EVERY);
+                state = host::wait_timeout(&self.held.changed, &self.held.state, state, POLL_INTERVAL);
             }
             let (must_give_back, is_empty) = (state.must_give_back, state.queue.is_empty());
             drop(state);

@@ -2,7 +2,7 @@
 //! new quota, or takes the inodes out of a quota that is removed. `ops/src/quota_rules.rs` explains why one walk
 //! meets all of them, and why a walk can begin anew after a crash.
 
-use meta::{Beside, Quota, QuotaKey, QuotaRule, QuotaState, Record, Scan};
+use meta::{Quota, QuotaKey, QuotaRule, QuotaState, Record, Scan, ScanInclude};
 use ops::{
     Authority, BeginQuota, ChangeQuota, DropQuota, GetInode, GetQuotas, QuotaLimits, Retag, RetagAt,
     Retagged, SetOwnerQuotas, TagChange,
@@ -134,7 +134,7 @@ impl Meta {
                 let change = ChangeQuota { key: QuotaKey::Directory(id), limits, state: None };
                 match self.run(&change, &BY_TOOL) {
                     // Another tool has just removed the quota.
-                    Err(Failure::Refused(Errno::ENOENT)) => continue,
+                    Err(Failure::Operation(Errno::ENOENT)) => continue,
                     changed => break (id, changed?),
                 }
             }
@@ -148,7 +148,7 @@ impl Meta {
             }
             match self.run(&BeginQuota { dir, next, limits }, &BY_TOOL) {
                 // Another tool changed a quota meanwhile: look again.
-                Err(Failure::Refused(Errno::EAGAIN)) => {}
+                Err(Failure::Operation(Errno::EAGAIN)) => {}
                 Err(failure) => return Err(failure.into()),
                 Ok(_) => {}
             }
@@ -163,7 +163,7 @@ impl Meta {
                 .and_then(|()| Ok(self.change_state(id, QuotaState::Building, QuotaState::Settled)?));
             match done {
                 // Another tool has completed the walk, or removes the quota.
-                Err(QuotaError::Failed(Failure::Refused(Errno::EBUSY))) => {
+                Err(QuotaError::Failed(Failure::Operation(Errno::EBUSY))) => {
                     if self.directory_quota(id)?.rule.state != QuotaState::Settled {
                         return Err(QuotaError::Removing);
                     }
@@ -186,7 +186,7 @@ impl Meta {
             let rule = self.directory_quota(id)?.rule;
             match self.change_state(id, rule.state, QuotaState::Removing) {
                 // Another tool has changed the state.
-                Err(Failure::Refused(Errno::EBUSY)) => {}
+                Err(Failure::Operation(Errno::EBUSY)) => {}
                 changed => break changed.map(|()| rule)?,
             }
         };
@@ -207,7 +207,7 @@ impl Meta {
             }
             Ok(self.run(&DropQuota(id), &BY_TOOL)?)
         });
-        if let Err(QuotaError::Failed(Failure::Refused(Errno::EBUSY))) = done {
+        if let Err(QuotaError::Failed(Failure::Operation(Errno::EBUSY))) = done {
             // Most likely another tool has completed the removal.
             self.directory_quota(id)?;
         }
@@ -278,7 +278,7 @@ impl Meta {
                 return Ok(false);
             }
             at = match self.run(&GetInode(at), &BY_TOOL) {
-                Err(Failure::Refused(Errno::ESTALE)) => return Ok(false),
+                Err(Failure::Operation(Errno::ESTALE)) => return Ok(false),
                 inode => inode?.parent,
             };
             if at == dir {
@@ -342,7 +342,7 @@ impl Meta {
 
     fn retag_page(&self, frame: &mut Frame, change: TagChange, done: &mut Retagging) -> Result<(), Failure> {
         let (parent, after) = (frame.dir, frame.after.take());
-        let page = self.scan(&Scan::Dir { parent, after, limit: PAGE, beside: Beside::Nothing })?;
+        let page = self.scan(&Scan::Dir { parent, after, limit: PAGE, include: ScanInclude::Nothing })?;
         let entries: Vec<(Name, Ino)> = page
             .snapshot
             .records

@@ -1,7 +1,7 @@
 //! Reads and caches the entries of directories.
 
 use host::Instant;
-use meta::{Beside, Dirent, Inode, Page, Record, Scan};
+use meta::{Dirent, Inode, Page, Record, Scan, ScanInclude};
 use types::{Ino, Name};
 
 use crate::driver::Meta;
@@ -28,8 +28,8 @@ impl Meta {
         if let Some(page) = self.list_held(parent, after.as_ref(), limit, inodes) {
             return Ok(Listing::of(page));
         }
-        let beside = if inodes { Beside::InodesWithAcls } else { Beside::Nothing };
-        let page = self.scan(&Scan::Dir { parent, after: after.clone(), limit, beside })?;
+        let include = if inodes { ScanInclude::InodesWithAcls } else { ScanInclude::Nothing };
+        let page = self.scan(&Scan::Dir { parent, after: after.clone(), limit, include })?;
         self.cache.absorb(&page.snapshot, began);
         let seq = page.snapshot.seq;
         let listing = Listing::of(page);

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use meta::{Beside, Record, RecordKey, Scan};
+use meta::{Record, RecordKey, Scan, ScanInclude};
 use ops::{Prune, Reap, ReapAll};
 use types::{Errno, Ino, Name};
 
@@ -26,7 +26,7 @@ impl Meta {
         let mut done = Ok(());
         for orphan in orphans {
             done = match self.run(orphan, &BY_KERNEL) {
-                Err(Failure::Refused(Errno::ENOTEMPTY)) if !stop() => {
+                Err(Failure::Operation(Errno::ENOTEMPTY)) if !stop() => {
                     self.prune_tree(orphan.ino, stop)?;
                     done.and(self.run(orphan, &BY_KERNEL))
                 }
@@ -52,7 +52,8 @@ impl Meta {
             if stop() {
                 return Ok(());
             }
-            let scan = Scan::Dir { parent: dir, after: None, limit: PRUNED_AT_ONCE, beside: Beside::Nothing };
+            let scan =
+                Scan::Dir { parent: dir, after: None, limit: PRUNED_AT_ONCE, include: ScanInclude::Nothing };
             let (mut names, mut below): (Vec<Name>, Vec<Ino>) = (Vec::new(), Vec::new());
             for record in self.scan(&scan)?.snapshot.records {
                 let Record::Dirent(_, name, Some(dirent)) = record else { continue };
@@ -74,7 +75,7 @@ impl Meta {
                     // The engine may not accept so large a transaction.
                     Err(Failure::Engine(_)) if part.len() > 1 => at_once = part.len().div_ceil(2),
                     // A commit that was in doubt has added an entry: list the directory again.
-                    Err(Failure::Refused(Errno::ENOTEMPTY)) => break,
+                    Err(Failure::Operation(Errno::ENOTEMPTY)) => break,
                     Err(failure) => return Err(failure),
                 }
             }

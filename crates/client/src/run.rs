@@ -15,7 +15,7 @@ use types::{BootInstant, Errno, Ino, Time};
 use crate::activity::count;
 use crate::certainty::{self, Decided, Evidence, Next};
 use crate::commit::pause;
-use crate::doubt::{Doubt, may_be_earlier};
+use crate::doubt::{InDoubtTxn, may_be_earlier};
 use crate::driver::Meta;
 use crate::failure::Failure;
 use crate::held::{Entered, is_determinate};
@@ -44,7 +44,7 @@ struct Attempt<R> {
 enum Planned<R> {
     Missing(Missing),
     /// The records contradict each other, possibly because they are of different moments.
-    Disputed,
+    Inconsistent,
     /// Another session holds this directory.
     Held(Ino),
     /// The answer is certain.
@@ -56,10 +56,10 @@ enum Planned<R> {
 #[derive(Debug)]
 struct Missing {
     keys: Vec<RecordKey>,
-    /// Whether they must be read as of one moment ([`View::prefetch_at_one_moment`]).
-    as_one: bool,
+    /// Whether they must be read as of one moment ([`View::prefetch_snapshot`]).
+    as_snapshot: bool,
     /// A directory: the records of the path from it up to the root are missing too.
-    climbs_from: Option<Ino>,
+    ancestors_from: Option<Ino>,
     /// Cached records that are older than this do not count.
     oldest: Option<Instant>,
 }
@@ -71,7 +71,7 @@ struct Run<'a, O: Op> {
     ctx: Ctx<'a>,
     is_exclusive: bool,
     /// The transaction that may have been committed, if there is one.
-    doubt: &'a mut Option<Doubt>,
+    in_doubt: &'a mut Option<InDoubtTxn>,
     /// Makes the reply for the transactions that were sent under this id before this run.
     earlier: Option<fn() -> O::Reply>,
     /// The replies for the transactions that met a conflict in this run while the operation was in doubt, by the
@@ -96,22 +96,22 @@ impl Meta {
     /// Runs an operation: plans it, reads the records that the plan is missing, and commits its decision.
     ///
     /// # Errors
-    /// [`Failure::Refused`]: the rules did not allow it at some moment during the call.
+    /// [`Failure::Operation`]: the rules did not allow it at some moment during the call.
     /// [`Failure::Engine`]: the database failed; if the error is indeterminate, the operation may have
     /// happened. [`Failure::Fenced`]: the session was removed, and the operation did not happen.
     pub fn run<O: Op>(&self, op: &O, authority: &Authority<'_>) -> Result<O::Reply, Failure> {
-        self.run_under_doubt(op, authority, &mut None, None)
+        self.run_in_doubt(op, authority, &mut None, None)
     }
 
-    /// The loop of [`Meta::run`], for [`Meta::run_under_doubt`].
+    /// The loop of [`Meta::run`], for [`Meta::run_in_doubt`].
     pub(crate) fn run_loop<O: Op>(
         &self,
         op: &O,
         authority: &Authority<'_>,
-        doubt: &mut Option<Doubt>,
+        in_doubt: &mut Option<InDoubtTxn>,
         earlier: Option<fn() -> O::Reply>,
     ) -> Result<O::Reply, Failure> {
-        let mut run = Run::new(self, op, authority, doubt, earlier);
+        let mut run = Run::new(self, op, authority, in_doubt, earlier);
         let mut resumed = run.resume();
         while run.conflicts < MAX_CONFLICTS && run.all_reads < MAX_READS {
             let planned = match resumed.take() {
@@ -120,7 +120,7 @@ impl Meta {
             };
             match planned {
                 Planned::Missing(missing) => run.read(missing)?,
-                Planned::Disputed => run.read_again(),
+                Planned::Inconsistent => run.read_again(),
                 Planned::Held(dir) => run.recall(dir)?,
                 Planned::Answer(answer) => return answer.map_err(Failure::from),
                 // After repeated conflicts, back off and re-read before retrying: older records would only
@@ -143,12 +143,12 @@ impl<'a, O: Op> Run<'a, O> {
         meta: &'a Meta,
         op: &'a O,
         authority: &'a Authority<'a>,
-        doubt: &'a mut Option<Doubt>,
+        in_doubt: &'a mut Option<InDoubtTxn>,
         earlier: Option<fn() -> O::Reply>,
     ) -> Self {
         // An operation in doubt keeps its id and its session.
-        let ticket = doubt.as_ref().map(|doubt| doubt.ticket.clone());
-        let session = doubt.as_ref().map_or_else(|| meta.session(), Doubt::session);
+        let ticket = in_doubt.as_ref().map(|in_doubt| in_doubt.ticket.clone());
+        let session = in_doubt.as_ref().map_or_else(|| meta.session(), InDoubtTxn::session);
         let (volume, decisions, traversers) = (meta.volume(), &meta.decisions, meta.traversers());
         let (now, trash) = (Time::now(), Some(&meta.trash));
         let holds = meta.holds_new();
@@ -157,7 +157,7 @@ impl<'a, O: Op> Run<'a, O> {
             op,
             ctx: Ctx { now, authority, session, volume, decisions, traversers, trash, holds },
             is_exclusive: meta.is_exclusive(),
-            doubt,
+            in_doubt,
             earlier,
             replies: Vec::new(),
             ticket,
@@ -174,12 +174,12 @@ impl<'a, O: Op> Run<'a, O> {
     /// The transaction in doubt, which is sent again before anything else. `None` if there is none, or if its
     /// reply is not known.
     fn resume(&mut self) -> Option<Attempt<O::Reply>> {
-        let doubt = self.doubt.as_ref()?;
-        let answer = match doubt.refused() {
+        let in_doubt = self.in_doubt.as_ref()?;
+        let answer = match in_doubt.refused() {
             Some(errno) => Err(errno),
             None => Ok(self.earlier?()),
         };
-        Some(Attempt { answer, txn: doubt.txn.clone(), is_sent: true })
+        Some(Attempt { answer, txn: in_doubt.txn.clone(), is_sent: true })
     }
 
     // This is called once, in the loop. It is inlined because its result is large.
@@ -189,34 +189,34 @@ impl<'a, O: Op> Run<'a, O> {
         let known = self.meta.known();
         let mut view = View::new(&known, oldest, &self.fresh);
         view.set_session(self.ctx.session);
-        view.set_moments(self.is_exclusive, self.reads <= 1);
-        if O::READ && self.doubt.is_none() {
+        view.set_consistency(self.is_exclusive, self.reads <= 1);
+        if O::READ && self.in_doubt.is_none() {
             view.omit_guards();
         }
         let (decided, answer, effects) = match ops::plan(self.op, &mut view, &self.ctx) {
             Err(PlanStop::Missing) => {
-                let (climbs_from, as_one) = (view.climbs_from(), view.is_missing_as_one());
+                let (ancestors_from, as_snapshot) = (view.ancestors_from(), view.needs_snapshot());
                 return Ok(Planned::Missing(Missing {
                     keys: view.into_missing(),
-                    as_one,
-                    climbs_from,
+                    as_snapshot,
+                    ancestors_from,
                     oldest,
                 }));
             }
             Err(PlanStop::Held(dir)) => return Ok(Planned::Held(dir)),
             Err(PlanStop::KernelIsStale) => (Decided::Stale, Err(Errno::ESTALE), Vec::new()),
-            Err(PlanStop::Refused(Errno::EIO)) => (Decided::Damage, Err(Errno::EIO), Vec::new()),
-            Err(PlanStop::Refused(errno)) => (Decided::Refusal, Err(errno), Vec::new()),
+            Err(PlanStop::Failed(Errno::EIO)) => (Decided::Damage, Err(Errno::EIO), Vec::new()),
+            Err(PlanStop::Failed(errno)) => (Decided::Refusal, Err(errno), Vec::new()),
             Ok(Plan { reply, effects }) if effects.is_empty() => (Decided::Reply, Ok(reply), effects),
             Ok(Plan { reply, effects }) => (Decided::Effects, Ok(reply), effects),
         };
         debug_assert!(
-            !O::READ || self.doubt.is_none() && effects.is_empty(),
+            !O::READ || self.in_doubt.is_none() && effects.is_empty(),
             "{}: a read commits nothing",
             O::NAME
         );
         let evidence = Evidence {
-            in_doubt: self.doubt.is_some(),
+            in_doubt: self.in_doubt.is_some(),
             is_read: O::READ,
             assumed: view.assumed(),
             exclusive: self.is_exclusive,
@@ -225,7 +225,7 @@ impl<'a, O: Op> Run<'a, O> {
         };
         Ok(match certainty::next(decided, evidence) {
             Next::Answer => Planned::Answer(answer),
-            Next::ReadAgain => Planned::Disputed,
+            Next::ReadAgain => Planned::Inconsistent,
             Next::Commit => {
                 let guards = view.into_guards();
                 let op_id = match &self.ticket {
@@ -248,17 +248,20 @@ impl<'a, O: Op> Run<'a, O> {
         by_lifetime.max(self.not_before)
     }
 
-    fn read(&mut self, Missing { keys, as_one, climbs_from, oldest }: Missing) -> Result<(), Failure> {
-        if as_one {
+    fn read(
+        &mut self,
+        Missing { keys, as_snapshot, ancestors_from, oldest }: Missing,
+    ) -> Result<(), Failure> {
+        if as_snapshot {
             // The keys include every record that was read before.
             self.fresh.clear();
             self.reads = 0;
         }
         let (records, mut reads) = self.meta.read_records(&keys, O::IS_REMEMBERED)?;
         self.fresh.extend(records);
-        if let Some(dir) = climbs_from {
+        if let Some(dir) = ancestors_from {
             let most = MAX_READS - self.all_reads - reads;
-            reads += self.meta.climb(dir, oldest, most, &mut self.fresh)?;
+            reads += self.meta.read_ancestors(dir, oldest, most, &mut self.fresh)?;
         }
         self.reads += reads;
         self.all_reads += reads;
@@ -278,14 +281,14 @@ impl<'a, O: Op> Run<'a, O> {
         let session = self.meta.session();
         if self.ctx.session != session {
             // The new session does not hold the directories that the earlier session held.
-            if self.ticket.is_some() || self.doubt.is_some() {
+            if self.ticket.is_some() || self.in_doubt.is_some() {
                 return Err(Failure::Fenced(self.ctx.session));
             }
             self.ctx.session = session;
         }
         self.meta.recall(dir)?;
         self.all_reads += 1;
-        self.meta.cache.doubt(Key::Inode(dir));
+        self.meta.cache.invalidate_any_seq(Key::Inode(dir));
         self.forget_reads();
         Ok(())
     }
@@ -316,15 +319,15 @@ impl<'a, O: Op> Run<'a, O> {
         Attempt { answer, txn, is_sent }: Attempt<O::Reply>,
     ) -> Result<ControlFlow<Result<O::Reply, Errno>>, Failure> {
         let meta = self.meta;
-        let txn = match self.doubt {
-            Some(doubt) if !is_sent => {
-                meta.replan(doubt, txn, answer.as_ref().err().copied());
-                doubt.txn.clone()
+        let txn = match self.in_doubt {
+            Some(in_doubt) if !is_sent => {
+                meta.replan(in_doubt, txn, answer.as_ref().err().copied());
+                in_doubt.txn.clone()
             }
             _ => txn,
         };
         let born = if O::IS_REMEMBERED && meta.is_current() { meta.new_directory(&txn) } else { None };
-        if let (None, Some(ticket)) = (&self.doubt, &self.ticket)
+        if let (None, Some(ticket)) = (&self.in_doubt, &self.ticket)
             && let Some(outcome) = meta.commit_held(&txn, ticket)?
         {
             return Ok(self.took_effect_here(&txn, outcome, answer));
@@ -332,25 +335,25 @@ impl<'a, O: Op> Run<'a, O> {
         let drops = meta.held_drops();
         let entered = meta.enter(&txn)?;
         let began = Instant::now();
-        let outcome = match meta.commit(&txn, self.ticket.as_ref(), self.doubt) {
+        let outcome = match meta.commit(&txn, self.ticket.as_ref(), self.in_doubt) {
             Ok(outcome) => outcome,
             Err(failure) => {
-                if self.doubt.is_some() || !is_determinate(&failure) {
+                if self.in_doubt.is_some() || !is_determinate(&failure) {
                     meta.leave(entered, &txn, false);
                 }
                 return Err(failure);
             }
         };
         match outcome {
-            Outcome::Committed { inodes, .. } if may_be_earlier(self.doubt, &inodes) => {
+            Outcome::Committed { inodes, .. } if may_be_earlier(self.in_doubt, &inodes) => {
                 // The engine may have answered for an earlier plan with other effects, so the present values of the
                 // records that this plan changes are not known.
                 meta.forget(&txn);
                 meta.leave(entered, &txn, false);
                 let last = self.last_plan();
-                let since = self.doubt.as_ref().map_or_else(BootInstant::now, |doubt| doubt.since);
+                let since = self.in_doubt.as_ref().map_or_else(BootInstant::now, |in_doubt| in_doubt.since);
                 let committed = meta.committed_plan(txn.op_id, since)?;
-                *self.doubt = None;
+                *self.in_doubt = None;
                 Ok(ControlFlow::Break(match committed.refused {
                     Some(errno) => Err(errno),
                     None if committed.number == last => answer,
@@ -358,7 +361,7 @@ impl<'a, O: Op> Run<'a, O> {
                 }))
             }
             Outcome::Committed { seq, inodes } => {
-                let is_marked = self.doubt.take().is_some_and(|doubt| doubt.plan > 0);
+                let is_marked = self.in_doubt.take().is_some_and(|in_doubt| in_doubt.plan > 0);
                 if O::IS_REMEMBERED {
                     meta.remember(&txn, seq, &inodes, began);
                 }
@@ -372,26 +375,26 @@ impl<'a, O: Op> Run<'a, O> {
                 Ok(ControlFlow::Break(answer))
             }
             Outcome::Conflict(snapshot) => {
-                let is_alone = entered.as_ref().is_some_and(Entered::is_alone);
+                let concerns_held = entered.as_ref().is_some_and(Entered::concerns_held);
                 // An earlier attempt may still change held records, or create a directory that names this session.
-                match self.doubt {
+                match self.in_doubt {
                     Some(_) => meta.leave(entered, &txn, false),
                     None => drop(entered),
                 }
                 if let Err(fenced) = meta.check_own(&txn.guards, &snapshot) {
                     // From now on no attempt can commit. An earlier one may have committed before the session
                     // was removed, and its result was removed with the session.
-                    return Err(match self.doubt {
+                    return Err(match self.in_doubt {
                         Some(_) => EngineError::indeterminate(fenced.to_string()).into(),
                         None => fenced,
                     });
                 }
-                if self.doubt.is_some() {
+                if self.in_doubt.is_some() {
                     self.replies.extend(answer.ok().map(|reply| (self.last_plan(), reply)));
                 }
                 // The conflict returned all guarded records as of one moment; they supersede what was read
                 // before.
-                if is_alone {
+                if concerns_held {
                     // All records, including the held ones, are as of one moment. They are not cached.
                     self.fresh = meta.cache.pass(&snapshot, began).into_iter().collect();
                     self.conflicted();
@@ -413,7 +416,7 @@ impl<'a, O: Op> Run<'a, O> {
 
     /// The number of the last plan that was sent.
     fn last_plan(&self) -> u32 {
-        self.doubt.as_ref().map_or(0, |doubt| doubt.plan)
+        self.in_doubt.as_ref().map_or(0, |in_doubt| in_doubt.plan)
     }
 
     /// The reply for an earlier plan, which was committed.

@@ -75,7 +75,7 @@ impl Meta {
     /// start of this call; cached records are not used longer without a renewal.
     ///
     /// # Errors
-    /// [`Failure::Refused`] with EBUSY: a tool has the volume exclusively; those of the database.
+    /// [`Failure::Operation`] with EBUSY: a tool has the volume exclusively; those of the database.
     pub fn begin_session(&self, session: Session, valid_for: Duration) -> Result<(), Failure> {
         let began = BootInstant::now();
         let id = session.id;
@@ -130,7 +130,7 @@ impl Meta {
     pub fn remove_session(&self, session: SessionId, heartbeat: Time) -> Result<bool, Failure> {
         match self.run(&RemoveSession::new(session, heartbeat), &BY_KERNEL) {
             Ok(()) => Ok(true),
-            Err(Failure::Refused(_)) => Ok(false),
+            Err(Failure::Operation(_)) => Ok(false),
             Err(failure) => Err(failure),
         }
     }
@@ -172,9 +172,9 @@ impl Meta {
         if self.is_exclusive() {
             return Ok(());
         }
-        let Some((op, mut doubt)) = self.terms.next_term() else { return Ok(()) };
-        let done = self.run_once(&op, &BY_KERNEL, &mut doubt);
-        self.terms.note(op, doubt, done.is_ok(), || {
+        let Some((op, mut in_doubt)) = self.terms.next_term() else { return Ok(()) };
+        let done = self.run_once(&op, &BY_KERNEL, &mut in_doubt);
+        self.terms.note(op, in_doubt, done.is_ok(), || {
             // Changes of the ended terms were committed before this moment, if at all. `in_doubt_until` lets this
             // client apply them when they are delivered.
             self.in_doubt_until.fetch_max(self.nanos_of(Instant::now()), Ordering::AcqRel);

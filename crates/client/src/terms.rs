@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use ops::BeginTerm;
 use types::{OpId, SessionId, Term};
 
-use crate::doubt::Doubt;
+use crate::doubt::InDoubtTxn;
 use crate::failure::Failure;
 use crate::ticket::{OpenTerm, Ticket};
 
@@ -55,7 +55,7 @@ struct Past {
     terms: Vec<Arc<OpenTerm>>,
     /// A change that begins a term and may have been committed. It is retried until its result is known, before
     /// another term begins, so that it never commits after that one.
-    in_doubt: Option<(BeginTerm, Doubt)>,
+    in_doubt: Option<(BeginTerm, InDoubtTxn)>,
 }
 
 impl Terms {
@@ -141,7 +141,7 @@ impl Terms {
     /// The change that begins the next term, or the one that is in doubt. `None` if this client is not registered, or
     /// if another thread has taken the change and has not yet called [`Terms::note`]. Also `None` if no open term has
     /// had more than one operation (the change that begins a term is one) and no operation was given up in doubt.
-    pub(crate) fn next_term(&self) -> Option<(BeginTerm, Option<Doubt>)> {
+    pub(crate) fn next_term(&self) -> Option<(BeginTerm, Option<InDoubtTxn>)> {
         let mut past = self.past();
         let current = self.current();
         let is_unused = |term: &Arc<OpenTerm>| term.issued.load(Ordering::Relaxed) <= 1;
@@ -150,8 +150,8 @@ impl Terms {
             return None;
         }
         past.is_busy = true;
-        if let Some((op, doubt)) = past.in_doubt.take() {
-            return Some((op, Some(doubt)));
+        if let Some((op, in_doubt)) = past.in_doubt.take() {
+            return Some((op, Some(in_doubt)));
         }
         // If this is the only reference, all operations of the term have answers. New operations belong to the
         // current term, so none can get a reference to this one.
@@ -163,7 +163,13 @@ impl Terms {
 
     /// Notes whether the change of [`Terms::next_term`] happened (`is_done`) or is in doubt. If it ended terms in which
     /// operations were given up in doubt, calls `settled` before these terms stop counting as doubtful.
-    pub(crate) fn note(&self, op: BeginTerm, doubt: Option<Doubt>, is_done: bool, settled: impl FnOnce()) {
+    pub(crate) fn note(
+        &self,
+        op: BeginTerm,
+        in_doubt: Option<InDoubtTxn>,
+        is_done: bool,
+        settled: impl FnOnce(),
+    ) {
         let mut past = self.past();
         let current = self.current();
         if current.session != op.session {
@@ -180,7 +186,7 @@ impl Terms {
             past.terms.push(current);
             self.set_current(OpenTerm::new(op.session, op.term));
         }
-        past.in_doubt = doubt.map(|doubt| (op, doubt));
+        past.in_doubt = in_doubt.map(|in_doubt| (op, in_doubt));
     }
 
     /// Whether an operation of this client may commit without the client's knowledge.
@@ -337,11 +343,11 @@ mod tests {
         for arrives in [true, false] {
             change(&meta, !arrives).unwrap();
             let op = Configure { abe: Some(arrives), ..Configure::default() };
-            let mut doubt = None;
+            let mut in_doubt = None;
             faulty.script([Fault::None, Fault::Late]);
-            meta.run_once(&op, &BY_KERNEL, &mut doubt).unwrap_err();
+            meta.run_once(&op, &BY_KERNEL, &mut in_doubt).unwrap_err();
             faulty.script([]);
-            assert!(!meta.is_forgotten(doubt.as_ref().unwrap()));
+            assert!(!meta.is_forgotten(in_doubt.as_ref().unwrap()));
             if arrives {
                 faulty.deliver().unwrap();
             }
@@ -351,8 +357,8 @@ mod tests {
                 change(&meta, arrives).unwrap();
             }
             change(&meta, !arrives).unwrap();
-            meta.run_once(&op, &BY_KERNEL, &mut doubt).unwrap();
-            assert!(doubt.is_none());
+            meta.run_once(&op, &BY_KERNEL, &mut in_doubt).unwrap();
+            assert!(in_doubt.is_none());
             // Whether it was committed before or by the retry, the later change holds.
             assert!(!abe(&*engine));
             faulty.deliver().unwrap();
@@ -367,20 +373,20 @@ mod tests {
             change(&meta, true).unwrap();
             meta.set_retry_timeout(Duration::ZERO);
             let op = Configure { abe: Some(false), ..Configure::default() };
-            let mut doubt = None;
+            let mut in_doubt = None;
             faulty.script([Fault::None, Fault::Late, Fault::Before]);
-            meta.run_once(&op, &BY_KERNEL, &mut doubt).unwrap_err();
-            meta.cancel(&mut doubt).unwrap_err();
+            meta.run_once(&op, &BY_KERNEL, &mut in_doubt).unwrap_err();
+            meta.cancel(&mut in_doubt).unwrap_err();
             faulty.script([]);
             if arrives {
                 faulty.deliver().unwrap();
             }
-            assert!(doubt.is_some());
-            meta.cancel(&mut doubt).unwrap();
-            assert!(doubt.is_none());
+            assert!(in_doubt.is_some());
+            meta.cancel(&mut in_doubt).unwrap();
+            assert!(in_doubt.is_none());
             faulty.deliver().unwrap();
             assert_eq!(abe(&*engine), !arrives);
-            meta.cancel(&mut doubt).unwrap();
+            meta.cancel(&mut in_doubt).unwrap();
         }
     }
 
@@ -389,19 +395,19 @@ mod tests {
         let (meta, faulty, engine) = start();
         meta.set_retry_timeout(Duration::ZERO);
         let op = Configure { abe: Some(true), ..Configure::default() };
-        let mut doubt = None;
+        let mut in_doubt = None;
         faulty.script([Fault::None, Fault::After]);
-        meta.run_once(&op, &BY_KERNEL, &mut doubt).unwrap_err();
+        meta.run_once(&op, &BY_KERNEL, &mut in_doubt).unwrap_err();
         faulty.script([]);
-        assert!(!meta.is_forgotten(doubt.as_ref().unwrap()));
+        assert!(!meta.is_forgotten(in_doubt.as_ref().unwrap()));
         let op_id = OpId::new(SessionId(u64::MAX), Term::NONE, 0);
         let effects = vec![Effect::DropSession { session: meta.session() }];
         engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
-        let Err(Failure::Engine(error)) = meta.run_once(&op, &BY_KERNEL, &mut doubt) else {
+        let Err(Failure::Engine(error)) = meta.run_once(&op, &BY_KERNEL, &mut in_doubt) else {
             panic!("the result was dropped with the session")
         };
         assert_eq!(error.kind, ErrorKind::Indeterminate);
-        assert!(meta.is_forgotten(doubt.as_ref().unwrap()) && abe(&*engine));
+        assert!(meta.is_forgotten(in_doubt.as_ref().unwrap()) && abe(&*engine));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use meta::{Beside, Inode, Record, RecordKey, Scan};
+use meta::{Inode, Record, RecordKey, Scan, ScanInclude};
 use ops::{EmptyTrash, Prune, TrashHour};
 use types::{Errno, Ino, Name};
 
@@ -74,7 +74,7 @@ impl Meta {
     pub fn has_trash(&self) -> Result<bool, Failure> {
         match self.run(&ops::GetInode(Ino::TRASH), &BY_KERNEL) {
             Ok(_) => Ok(true),
-            Err(Failure::Refused(Errno::ESTALE)) => Ok(false),
+            Err(Failure::Operation(Errno::ESTALE)) => Ok(false),
             Err(failure) => Err(failure),
         }
     }
@@ -86,7 +86,7 @@ impl Meta {
     /// Those of the database.
     pub fn trashed_hours(&self, before: TrashHour, user: Option<&Name>) -> Result<Vec<TrashedHour>, Failure> {
         let mut hours: Vec<TrashedHour> = Vec::new();
-        let users = Scan::Dir { parent: Ino::TRASH, after: None, limit: PAGE, beside: Beside::Nothing };
+        let users = Scan::Dir { parent: Ino::TRASH, after: None, limit: PAGE, include: ScanInclude::Nothing };
         for users in users.pages(|scan| self.scan(scan)) {
             for of_user in users? {
                 let Record::Dirent(_, name, Some(dirent)) = of_user else { continue };
@@ -108,7 +108,7 @@ impl Meta {
         hours: &mut Vec<TrashedHour>,
     ) -> Result<(), Failure> {
         let now = TrashHour::of(types::Time::now());
-        let scan = Scan::Dir { parent: user_dir, after: None, limit: PAGE, beside: Beside::Inodes };
+        let scan = Scan::Dir { parent: user_dir, after: None, limit: PAGE, include: ScanInclude::Inodes };
         for page in scan.pages(|scan| self.scan(scan)) {
             let page = page?;
             let inode_of = |ino: Ino| {
@@ -168,7 +168,7 @@ impl Meta {
         match self.run(&EmptyTrash(Prune { dir, names }), &BY_KERNEL) {
             Ok(()) => (what.deleted)(dir, names),
             // It is not empty, was moved out of the trash meanwhile, or is damaged. Go on with the others.
-            Err(Failure::Refused(_)) => {}
+            Err(Failure::Operation(_)) => {}
             Err(failure) => return Err(failure),
         }
         Ok(())
@@ -190,7 +190,7 @@ impl Meta {
         let mut is_empty = true;
         while let Some(&parent) = dirs.last() {
             let mut below: Vec<Ino> = Vec::new();
-            let scan = Scan::Dir { parent, after: None, limit: PAGE, beside: Beside::Nothing };
+            let scan = Scan::Dir { parent, after: None, limit: PAGE, include: ScanInclude::Nothing };
             for page in scan.pages(|scan| self.scan(scan)) {
                 let mut names: Vec<Name> = Vec::new();
                 for record in page? {
@@ -250,11 +250,11 @@ impl Meta {
                     (what.deleted)(dir, part);
                 }
                 // The transaction may be too large for the engine, or a directory among the names is not empty.
-                Err(Failure::Engine(_) | Failure::Refused(_)) if part.len() > 1 => {
+                Err(Failure::Engine(_) | Failure::Operation(_)) if part.len() > 1 => {
                     *at_once = part.len().div_ceil(2);
                     continue;
                 }
-                Err(Failure::Refused(_)) => is_empty = false,
+                Err(Failure::Operation(_)) => is_empty = false,
                 Err(failure) => return Err(failure),
             }
             let done = part.len();

@@ -79,7 +79,7 @@ impl Counted {
 /// The error of a copy for the user, which also says what became of the copied files.
 pub fn failed(failure: &CloneFailure) -> CliError {
     let what = match &failure.error {
-        CloneError::Failed(Failure::Refused(errno)) => errno.to_string(),
+        CloneError::Failed(Failure::Operation(errno)) => errno.to_string(),
         error => error.to_string(),
     };
     refused(&what, &failure.error, failure.is_removed)
@@ -92,10 +92,10 @@ fn refused(what: &str, error: &CloneError, is_removed: bool) -> CliError {
     };
     let advice = match error {
         CloneError::QuotaChanged => "run the command again",
-        CloneError::Failed(Failure::Refused(Errno::EPERM)) => {
+        CloneError::Failed(Failure::Operation(Errno::EPERM)) => {
             "this mount maps callers to other users: name the volume as META-URL:/PATH"
         }
-        CloneError::Failed(Failure::Refused(Errno::EIO)) => "the log tells more; see also limen fsck",
+        CloneError::Failed(Failure::Operation(Errno::EIO)) => "the log tells more; see also limen fsck",
         _ => "",
     };
     CliError::new(what)
@@ -202,7 +202,7 @@ fn answer(done: Option<&Result<Inode, CloneFailure>>, counted: Counted) -> Value
     let (kind, errno) = match error {
         CloneError::Interrupted => ("interrupted", None),
         CloneError::QuotaChanged => ("quota", None),
-        CloneError::Failed(Failure::Refused(errno)) => ("failed", Some(errno.raw())),
+        CloneError::Failed(Failure::Operation(errno)) => ("failed", Some(errno.raw())),
         CloneError::Failed(_) => ("failed", None),
     };
     json!({ "error": error.to_string(), "kind": kind, "errno": errno, "removed": is_removed })
@@ -272,8 +272,8 @@ pub fn request(
             let of_kind = match (value["kind"].as_str(), errno) {
                 (Some("interrupted"), _) => CloneError::Interrupted,
                 (Some("quota"), _) => CloneError::QuotaChanged,
-                (_, Some(raw)) => CloneError::Failed(Failure::Refused(Errno::from_raw(raw))),
-                (_, None) => CloneError::Failed(Failure::Refused(Errno::EIO)),
+                (_, Some(raw)) => CloneError::Failed(Failure::Operation(Errno::from_raw(raw))),
+                (_, None) => CloneError::Failed(Failure::Operation(Errno::EIO)),
             };
             return Err(refused(error, &of_kind, value["removed"] == true));
         } else {

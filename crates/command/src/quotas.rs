@@ -171,7 +171,7 @@ fn error_to_json(error: &QuotaError) -> Value {
         QuotaError::Removing => ("removing", None),
         QuotaError::Unfinished { dir } => ("unfinished", Some(dir.0)),
         QuotaError::Interrupted => ("interrupted", None),
-        QuotaError::Failed(Failure::Refused(errno)) => ("refused", u64::try_from(errno.raw()).ok()),
+        QuotaError::Failed(Failure::Operation(errno)) => ("refused", u64::try_from(errno.raw()).ok()),
         QuotaError::Failed(_) => ("failed", None),
     };
     json!({ "error": error.to_string(), "kind": kind, "number": number })
@@ -193,7 +193,7 @@ fn result_from(value: &Value) -> Result<Result<QuotaKey, QuotaError>, CliError> 
         (Some("interrupted"), _) => QuotaError::Interrupted,
         (Some("refused"), Some(raw)) => {
             let errno = i32::try_from(raw).map_or(Errno::EIO, Errno::from_raw);
-            QuotaError::Failed(Failure::Refused(errno))
+            QuotaError::Failed(Failure::Operation(errno))
         }
         _ => return Err(CliError::new(text).advise("the log of the mount tells more")),
     };
@@ -243,7 +243,7 @@ mod tests {
             QuotaError::Removing,
             QuotaError::Unfinished { dir: Ino(8) },
             QuotaError::Interrupted,
-            QuotaError::Failed(Failure::Refused(Errno::ELOOP)),
+            QuotaError::Failed(Failure::Operation(Errno::ELOOP)),
         ] {
             let found = result_from(&error_to_json(&error)).unwrap().unwrap_err();
             assert_eq!(format!("{found:?}"), format!("{error:?}"));

@@ -1,6 +1,6 @@
 //! Compares a volume with a dump.
 
-use meta::Frozen;
+use meta::SnapshotReader;
 
 use crate::error::DumpError;
 use crate::line::Line;
@@ -16,7 +16,7 @@ use crate::stream::Reader;
 pub fn compare(
     checked: &CheckedDump,
     dump: &mut Reader,
-    source: &mut dyn Frozen,
+    source: &mut dyn SnapshotReader,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), DumpError> {
     records::dump(source, true, &mut |line: Line| {

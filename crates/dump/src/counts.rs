@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use meta::{EngineError, Frozen, Quota, QuotaKey, Record, Scan};
+use meta::{EngineError, Quota, QuotaKey, Record, Scan, SnapshotReader};
 use types::{QuotaId, SliceId};
 
 use crate::line::{InodeLine, Line, MAX_SHARES, QuotaLine};
@@ -28,7 +28,7 @@ impl Counts {
     ///
     /// # Errors
     /// Those of the database.
-    pub(crate) fn read(source: &mut dyn Frozen) -> Result<Counts, EngineError> {
+    pub(crate) fn read(source: &mut dyn SnapshotReader) -> Result<Counts, EngineError> {
         let mut counts = Counts::default();
         let mut after = SliceId(0);
         loop {
@@ -52,7 +52,7 @@ impl Counts {
     ///
     /// # Errors
     /// Those of the database.
-    pub(crate) fn read_rules(&mut self, source: &mut dyn Frozen) -> Result<(), EngineError> {
+    pub(crate) fn read_rules(&mut self, source: &mut dyn SnapshotReader) -> Result<(), EngineError> {
         self.quotas.clear();
         let mut after = None;
         loop {

@@ -17,8 +17,8 @@ pub enum DumpError {
     CutOff { line: u64 },
     #[error("the dump is damaged after line {line}: {what}")]
     Damaged { line: u64, what: String },
-    #[error("the note of backup {backup} is damaged: {what}")]
-    DamagedNote { backup: u64, what: String },
+    #[error("the manifest of backup {backup} is damaged: {what}")]
+    DamagedManifest { backup: u64, what: String },
     #[error("the database holds a volume already")]
     NotEmpty,
     #[error("another dump was loaded here in part")]

@@ -40,9 +40,9 @@
 //! # One moment
 //!
 //! All records are of one moment. SQLite, PostgreSQL and MariaDB keep a snapshot for as long as the dump takes
-//! ([`Engine::frozen`](meta::Engine::frozen)). Redis has no old records, and on etcd and TiKV the mounts remove old
-//! records too soon. On these servers, a dump reads changed records again, until it can read the last ones with one
-//! request (`live.rs`).
+//! ([`Engine::open_snapshot`](meta::Engine::open_snapshot)). Redis has no old records, and on etcd and TiKV
+//! the mounts remove old records too soon. On these servers, a dump reads changed records again, until it can
+//! read the last ones with one request (`live.rs`).
 //!
 //! # Loading
 //!

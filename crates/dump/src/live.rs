@@ -3,8 +3,9 @@
 //!
 //! 1. All records are read into a file. Meanwhile, the stream of changes names the records that change.
 //! 2. These are read again, and so are those that change during that, until few are left.
-//! 3. If the engine shows a moment for a short time ([`Engine::frozen`]), the present moment is that of the dump. The
-//!    stream names the records that have changed up to that moment, and these are read as of that moment.
+//! 3. If the engine shows a moment for a short time ([`Engine::open_snapshot`]), the present moment is that
+//!    of the dump. The stream names the records that have changed up to that moment, and these are read as of
+//!    that moment.
 //!
 //! Other engines continue with these steps instead:
 //!
@@ -33,7 +34,8 @@ use std::io::{BufReader, BufWriter, Seek};
 use std::sync::Arc;
 
 use meta::{
-    ChangedKeys, Engine, EngineError, ErrorKind, Frozen, Inode, Invalidation, Quota, Record, RecordKey,
+    ChangedKeys, Engine, EngineError, ErrorKind, Inode, Invalidation, Quota, Record, RecordKey,
+    SnapshotReader,
 };
 use types::{FileType, Ino, Name};
 
@@ -62,7 +64,7 @@ const MORE_CHUNKS: u64 = 16;
 const MAX_SCANS: u32 = 20;
 
 /// The number of lines after which the stream is read.
-const LOOK_EVERY: u64 = 1_000;
+const LINES_PER_POLL: u64 = 1_000;
 
 /// A group of lines that are read and replaced together. Keys sort in the order of a dump.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,7 +118,7 @@ pub fn dump_live(
 struct LiveDump {
     engine: Arc<dyn Engine>,
     /// Shows the present moment, or that of the dump.
-    source: Box<dyn Frozen>,
+    source: Box<dyn SnapshotReader>,
     /// The keys that have changed since they were read.
     changed: ChangedKeys<Key>,
     /// The inodes in the file, in order.
@@ -148,7 +150,7 @@ impl LiveDump {
                 progress(self.scanned.len() as u64)?;
             }
             lines += 1;
-            if lines % LOOK_EVERY == 0 {
+            if lines % LINES_PER_POLL == 0 {
                 self.look()?;
             }
             writer.put(&line)
@@ -170,7 +172,7 @@ impl LiveDump {
         self.look()?;
         self.read_until_few()?;
         for attempt in 1..=MAX_MOMENTS {
-            let Some(moment) = self.engine.frozen()? else { break };
+            let Some(moment) = self.engine.open_snapshot()? else { break };
             self.source = moment;
             self.look()?;
             // The stream also names changes after the moment. So if another moment is tried, all these keys are read again.

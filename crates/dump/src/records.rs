@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use meta::{
-    Beside, Counter, Engine, EngineError, Frozen, Inode, LastBackup, Maintenance, Page, Record, RecordKey,
-    Scan, Snapshot, Volume, Xattrs,
+    Counter, Engine, EngineError, Inode, LastBackup, Maintenance, Page, Record, RecordKey, Scan, ScanInclude,
+    Snapshot, SnapshotReader, Volume, Xattrs,
 };
 use types::{AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, SessionId, Slice, SliceSource};
 
@@ -35,7 +35,7 @@ const ROW_BYTES: usize = 256 << 10;
 #[derive(Clone, Debug)]
 pub struct Live(pub Arc<dyn Engine>);
 
-impl Frozen for Live {
+impl SnapshotReader for Live {
     fn read(&mut self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.0.read(keys)
     }
@@ -51,7 +51,7 @@ impl Frozen for Live {
 /// # Errors
 /// Those of the database, and the first one of `each`.
 pub fn dump<E: From<EngineError>>(
-    source: &mut dyn Frozen,
+    source: &mut dyn SnapshotReader,
     leaves_out_copies: bool,
     each: &mut dyn FnMut(Line) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -80,7 +80,7 @@ pub fn dump<E: From<EngineError>>(
 }
 
 /// The roots of unfinished copies of trees: directories without a name.
-pub(crate) fn roots_of_copies(source: &mut dyn Frozen) -> Result<Vec<Ino>, EngineError> {
+pub(crate) fn roots_of_copies(source: &mut dyn SnapshotReader) -> Result<Vec<Ino>, EngineError> {
     let orphans: Vec<Ino> =
         all(source, Scan::Orphans { after: (SessionId(0), Ino(0)), limit: PAGE }, |record| match record {
             Record::Orphan(_, ino) => Some(ino),
@@ -96,11 +96,11 @@ pub(crate) fn roots_of_copies(source: &mut dyn Frozen) -> Result<Vec<Ino>, Engin
 }
 
 /// The inodes below the roots of unfinished copies.
-fn unfinished_copies(source: &mut dyn Frozen) -> Result<HashSet<Ino>, EngineError> {
+fn unfinished_copies(source: &mut dyn SnapshotReader) -> Result<HashSet<Ino>, EngineError> {
     let mut dirs = roots_of_copies(source)?;
     let mut hidden = HashSet::new();
     while let Some(parent) = dirs.pop() {
-        let scan = Scan::Dir { parent, after: None, limit: PAGE, beside: Beside::Nothing };
+        let scan = Scan::Dir { parent, after: None, limit: PAGE, include: ScanInclude::Nothing };
         let entries = all(source, scan, |record| match record {
             Record::Dirent(_, _, dirent) => dirent,
             _ => None,
@@ -115,7 +115,7 @@ fn unfinished_copies(source: &mut dyn Frozen) -> Result<HashSet<Ino>, EngineErro
 }
 
 fn all<T>(
-    source: &mut dyn Frozen,
+    source: &mut dyn SnapshotReader,
     scan: Scan,
     pick: impl Fn(Record) -> Option<T>,
 ) -> Result<Vec<T>, EngineError> {
@@ -161,7 +161,7 @@ pub(crate) fn is_local(name: &str) -> bool {
 }
 
 fn acls<E: From<EngineError>>(
-    source: &mut dyn Frozen,
+    source: &mut dyn SnapshotReader,
     each: &mut dyn FnMut(Line) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut after = AclId::NONE;
@@ -197,7 +197,7 @@ pub(crate) struct InodeContents {
 }
 
 impl InodeContents {
-    fn read(source: &mut dyn Frozen, inodes: &[Inode]) -> Result<InodeContents, EngineError> {
+    fn read(source: &mut dyn SnapshotReader, inodes: &[Inode]) -> Result<InodeContents, EngineError> {
         let mut stored = InodeContents::default();
         let (mut keys, mut bytes) = (Vec::new(), 0);
         for inode in inodes {
@@ -300,7 +300,7 @@ fn few_chunks(inode: &Inode) -> impl Iterator<Item = ChunkIndex> + use<> {
 
 /// The lines of some inodes, and of the entries in those that are directories.
 fn inodes<E: From<EngineError>>(
-    source: &mut dyn Frozen,
+    source: &mut dyn SnapshotReader,
     inodes: &[Inode],
     each: &mut dyn FnMut(Line) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -318,7 +318,7 @@ fn inodes<E: From<EngineError>>(
 
 /// The rows of a large file.
 pub(crate) fn many_chunks<E: From<EngineError>>(
-    source: &mut dyn Frozen,
+    source: &mut dyn SnapshotReader,
     ino: Ino,
     each: &mut dyn FnMut(Line) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -357,13 +357,13 @@ fn rows<E>(
 }
 
 fn entries<E: From<EngineError>>(
-    source: &mut dyn Frozen,
+    source: &mut dyn SnapshotReader,
     dir: Ino,
     each: &mut dyn FnMut(Line) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut after = None;
     loop {
-        let scan = Scan::Dir { parent: dir, after: after.take(), limit: PAGE, beside: Beside::Nothing };
+        let scan = Scan::Dir { parent: dir, after: after.take(), limit: PAGE, include: ScanInclude::Nothing };
         let page = source.scan(&scan)?;
         for record in page.snapshot.records {
             if let Record::Dirent(_, name, Some(dirent)) = record {

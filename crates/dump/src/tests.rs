@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use meta::{
-    Change, Changes, Counter, Effect, Engine, EngineError, Frozen, Inode, Invalidation, MemEngine, Outcome,
-    Page, Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag, Record, RecordKey, Scan, Seq, Settings, Snapshot,
-    Txn, Volume,
+    Change, Changes, Counter, Effect, Engine, EngineError, Inode, Invalidation, MemEngine, Outcome, Page,
+    Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag, Record, RecordKey, Scan, Seq, Settings, Snapshot,
+    SnapshotReader, Txn, Volume,
 };
 use types::{
     AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Mode, Name, OpId, QuotaId, SessionId, Slice, SliceId,
@@ -741,7 +741,7 @@ fn differences_between_volume_and_dump_are_found() {
         compare(
             &checked(&bytes).unwrap(),
             &mut reader(&bytes).unwrap(),
-            &mut live as &mut dyn Frozen,
+            &mut live as &mut dyn SnapshotReader,
             &mut |_| {},
         )
     };
@@ -902,7 +902,7 @@ impl Moment {
     }
 }
 
-impl Frozen for Moment {
+impl SnapshotReader for Moment {
     fn read(&mut self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.check()?;
         self.records.read(keys)
@@ -921,7 +921,7 @@ impl Frozen for Moment {
 impl Engine for BusyWithMoments {
     meta::pass_on! { (.busy) read commit scan sync wipe watch }
 
-    fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
+    fn open_snapshot(&self) -> Result<Option<Box<dyn SnapshotReader>>, EngineError> {
         let records = empty();
         load_into(&*records, &written(&self.busy.inner, Form::Framed)).unwrap();
         // So many changes that one request cannot read all changed records.

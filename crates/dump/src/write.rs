@@ -28,10 +28,10 @@ pub fn write<W: Write>(
     progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
 ) -> Result<(W, LastLine), DumpError> {
     let mut writer = Writer::new(out, form, head)?;
-    match engine.frozen()?.filter(|frozen| frozen.is_lasting()) {
-        Some(mut frozen) => {
+    match engine.open_snapshot()?.filter(|snapshot| snapshot.is_lasting()) {
+        Some(mut snapshot) => {
             let mut inodes = 0;
-            dump::<DumpError>(&mut *frozen, true, &mut |line| {
+            dump::<DumpError>(&mut *snapshot, true, &mut |line| {
                 if let Line::Inode(_) = line {
                     inodes += 1;
                     progress(inodes)?;

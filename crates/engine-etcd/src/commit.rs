@@ -43,7 +43,7 @@ impl Shared {
                 self.jitter.pause(attempt);
             }
             let source = CachedSource::new(&read_set, &self.key_cache);
-            let options = Options { blind: true, shard, max_claims: self.max_ops - ROOM, show: false };
+            let options = Options { blind: true, shard, max_preconditions: self.max_ops - ROOM, show: false };
             let batch = keyspace::decide(&self.keys, txns, &source, options);
             let fresh = read_at > 0 && batch.queried.iter().all(|query| read_set.has(query));
             if let Some(damaged) = batch.damaged() {
@@ -87,8 +87,14 @@ impl Shared {
             let otherwise: Vec<KeyQuery> =
                 batch.queried.iter().cloned().chain(likely).collect::<BTreeSet<_>>().into_iter().collect();
             let shown: Vec<KeyQuery> = batch.shown.iter().cloned().collect();
-            let request =
-                request::commit(&batch.claims, read_at, &shown, &batch.writes, &otherwise, self.max_ops);
+            let request = request::commit(
+                &batch.preconditions,
+                read_at,
+                &shown,
+                &batch.writes,
+                &otherwise,
+                self.max_ops,
+            );
             let request = match request {
                 // The batch is too large for one request, so commit its first half.
                 Err(_) if decided.len() > 1 => {

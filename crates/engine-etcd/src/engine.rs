@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use keyspace::{
-    Claim, CompletedOps, FrozenStore, KeyCache, KeyWrite, Keyspace, LAYOUT_VERSION, PeriodicTask, ShardPool,
+    CompletedOps, KeyCache, KeyWrite, Keyspace, LAYOUT_VERSION, PeriodicTask, Precondition, ShardPool,
+    SnapshotStore,
 };
-use meta::{Changes, Engine, EngineError, Frozen, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
+use meta::{Changes, Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, SnapshotReader, Txn};
 use pool::{Connect, Intent, Jitter, OpenError, Pool, Url};
 
 use crate::changes::EtcdChanges;
@@ -94,8 +95,8 @@ impl Engine for EtcdEngine {
     }
 
     /// The housekeeping keeps the revision for at least one interval.
-    fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
-        Ok(Some(Box::new(FrozenStore::new(&self.shared, read_seq)?)))
+    fn open_snapshot(&self) -> Result<Option<Box<dyn SnapshotReader>>, EngineError> {
+        Ok(Some(Box::new(SnapshotStore::new(&self.shared, read_seq)?)))
     }
 
     /// Returns immediately: etcd acknowledges a write only after a majority of its members have synced it to
@@ -115,7 +116,7 @@ impl Engine for EtcdEngine {
 
     fn remove(&self) -> Result<(), EngineError> {
         let (shared, version) = (&self.shared, KeyWrite::Delete(self.shared.keys.version()));
-        let none = shared.beside_version().map(Claim::Empty);
+        let none = shared.beside_version().map(Precondition::Empty);
         shared.transact(&request::commit(&none, 0, &[], &[version], &[], shared.max_ops)?).map(drop)
     }
 

@@ -8,7 +8,7 @@
 //! | `shared` | the state that requests and housekeeping share |
 //! | `read` | reads keys and ranges; the crate `keyspace` makes records of them |
 //! | `commit` | commits a batch of transactions as one etcd transaction |
-//! | `request` | encodes claims, writes and reads as etcd operations |
+//! | `request` | encodes preconditions, writes and reads as etcd operations |
 //! | `changes` | the stream of changes |
 //! | `upkeep` | housekeeping: compaction, removal of old results, merging of usage shards |
 //! | `connect`, `grpc`, `wire` | connections; calls over HTTP/2; etcd's messages |

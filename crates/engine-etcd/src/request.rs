@@ -1,7 +1,7 @@
-//! Encodes claims, writes and reads as the comparisons and operations of one etcd transaction.
+//! Encodes preconditions, writes and reads as the comparisons and operations of one etcd transaction.
 
 use bytes::Bytes;
-use keyspace::{Claim, KeyQuery, KeyWrite, ReadSet, Span, StoredValue};
+use keyspace::{KeyQuery, KeyWrite, Precondition, ReadSet, Span, StoredValue};
 use meta::EngineError;
 
 use crate::wire::{
@@ -45,20 +45,22 @@ pub(crate) fn held(kv: KeyValue) -> (Bytes, StoredValue) {
     (kv.key, StoredValue { value: kv.value, version: kv.mod_revision.unsigned_abs() })
 }
 
-/// Encodes a commit. If all claims hold, it reads `shown` and then makes the writes; if not, it reads `otherwise`.
-/// `read_at` is the revision at which ranges were read; `most` is the server's limit of operations.
+/// Encodes a commit. If all preconditions hold, it reads `shown` and then makes the writes; if not, it reads
+/// `otherwise`. `read_at` is the revision at which ranges were read; `most` is the server's limit of
+/// operations.
 ///
 /// # Errors
 /// A permanent error if the commit exceeds the limit.
 pub(crate) fn commit(
-    claims: &[Claim],
+    preconditions: &[Precondition],
     read_at: u64,
     shown: &[KeyQuery],
     writes: &[KeyWrite],
     otherwise: &[KeyQuery],
     most: usize,
 ) -> Result<TxnRequest, EngineError> {
-    let compare: Vec<Compare> = claims.iter().map(|claim| comparison(claim, read_at)).collect();
+    let compare: Vec<Compare> =
+        preconditions.iter().map(|precondition| comparison(precondition, read_at)).collect();
     let mut success: Vec<RequestOp> = shown.iter().map(|query| read(query, 0)).collect();
     let writes: Vec<RequestOp> = writes.iter().map(write).collect();
     // Reads that are left out here, to keep the limit, become a request of their own if they are needed.
@@ -109,7 +111,7 @@ fn op(request: Request) -> RequestOp {
     RequestOp { request: Some(request) }
 }
 
-fn comparison(claim: &Claim, read_at: u64) -> Compare {
+fn comparison(precondition: &Precondition, read_at: u64) -> Compare {
     let compare = |key: &[u8], range_end: &[u8], result, target, operand| Compare {
         result,
         target,
@@ -118,14 +120,16 @@ fn comparison(claim: &Claim, read_at: u64) -> Compare {
         range_end: Bytes::copy_from_slice(range_end),
     };
     let later = Operand::ModRevision(signed(read_at).saturating_add(1));
-    match claim {
-        Claim::Key(key, None) => compare(key, &[], EQUAL, CREATE, Operand::CreateRevision(0)),
-        Claim::Key(key, Some(version)) => {
+    match precondition {
+        Precondition::Key(key, None) => compare(key, &[], EQUAL, CREATE, Operand::CreateRevision(0)),
+        Precondition::Key(key, Some(version)) => {
             compare(key, &[], EQUAL, MOD, Operand::ModRevision(signed(*version)))
         }
-        Claim::Untouched(key) => compare(key, &[], LESS, MOD, later),
-        Claim::Empty(span) => compare(&span.start, &span.end, EQUAL, CREATE, Operand::CreateRevision(0)),
-        Claim::Unchanged(span) => compare(&span.start, &span.end, LESS, MOD, later),
+        Precondition::Untouched(key) => compare(key, &[], LESS, MOD, later),
+        Precondition::Empty(span) => {
+            compare(&span.start, &span.end, EQUAL, CREATE, Operand::CreateRevision(0))
+        }
+        Precondition::Unchanged(span) => compare(&span.start, &span.end, LESS, MOD, later),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The version of the layout, stored under one key (see the table of keys in the crate `keyspace`, file
 //! `keys.rs`).
 
-use keyspace::{Claim, KeyQuery, KeyReader, KeyState, KeyWrite, LAYOUT_VERSION, Source};
+use keyspace::{KeyQuery, KeyReader, KeyState, KeyWrite, LAYOUT_VERSION, Precondition, Source};
 use pool::{OpenError, check_version};
 
 use crate::request;
@@ -20,8 +20,8 @@ impl Shared {
         };
         if check(create)? {
             let put = KeyWrite::Put(key.clone(), LAYOUT_VERSION.to_string().into());
-            let claims = [Claim::Key(key.clone(), None)];
-            let request = request::commit(&claims, 0, &[], &[put], &[], self.max_ops)?;
+            let preconditions = [Precondition::Key(key.clone(), None)];
+            let request = request::commit(&preconditions, 0, &[], &[put], &[], self.max_ops)?;
             // Another client may have just created the volume, perhaps with another version.
             let _written_by_any_client = self.transact(&request)?;
             check(false)?;

@@ -60,8 +60,10 @@ impl Shared {
     fn merge_usage_shards(&self) -> Result<(), EngineError> {
         let (read_set, read_at) = self.fetch(&[KeyQuery::Span(self.keys.usage_shards())], None)?;
         let found: Vec<_> = read_set.found().cloned().collect();
-        let Some(ShardMerge { claims, writes }) = merge_shards(&self.keys, &found)? else { return Ok(()) };
-        let request = request::commit(&claims, read_at, &[], &writes, &[], self.max_ops)?;
+        let Some(ShardMerge { preconditions, writes }) = merge_shards(&self.keys, &found)? else {
+            return Ok(());
+        };
+        let request = request::commit(&preconditions, read_at, &[], &writes, &[], self.max_ops)?;
         self.transact(&request).map(drop)
     }
 }

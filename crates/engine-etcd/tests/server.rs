@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use engine_etcd::{EtcdEngine, OpenError};
-use meta::{Beside, Effect, Engine, ErrorKind, Guard, Inode, Outcome, Record, RecordKey, Scan, Session, Txn};
+use meta::{
+    Effect, Engine, ErrorKind, Guard, Inode, Outcome, Record, RecordKey, Scan, ScanInclude, Session, Txn,
+};
 use pool::Url;
 use suite::files::{
     add_file_in_quotas, add_nested_quotas, committed, persistently, survive_kills, until_done, wait_until,
@@ -119,7 +121,7 @@ fn each_call_is_one_round_trip() {
         "a listing",
         &|| {
             let scan =
-                Scan::Dir { parent: Ino(10), after: None, limit: 1000, beside: Beside::InodesWithAcls };
+                Scan::Dir { parent: Ino(10), after: None, limit: 1000, include: ScanInclude::InodesWithAcls };
             assert_eq!(engine.scan(&scan).unwrap().snapshot.records.len(), 2 * 17);
         },
         1,
@@ -237,7 +239,7 @@ fn removed_session_cannot_commit() {
     done(&other, txn(5, vec![by(8)], remove()));
     is_refused(&engine, guarded(create(10, 6)));
     is_refused(&engine, guarded(txn(7, Vec::new(), vec![Effect::PutSession(session(1, 9))])));
-    let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, beside: Beside::Nothing };
+    let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, include: ScanInclude::Nothing };
     assert_eq!(other.scan(&scan).unwrap().snapshot.records.len(), 2);
 }
 
@@ -254,7 +256,7 @@ fn many_renames_share_requests() {
     all_done((0..64).map(|number| create(10, number)).collect());
     let calls = all_done((0..64).map(|number| rename(10, number)).collect());
     assert!(calls <= 8, "{calls} requests for 64 renames");
-    let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, beside: Beside::InodesWithAcls };
+    let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, include: ScanInclude::InodesWithAcls };
     assert_eq!(engine.scan(&scan).unwrap().snapshot.records.len(), 2 * 64);
 }
 

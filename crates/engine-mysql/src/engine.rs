@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
-use meta::{Changes, Engine, EngineError, Frozen, Order, Outcome, Page, RecordKey, Scan, Seq, Snapshot, Txn};
+use meta::{
+    Changes, CommitNumbers, Engine, EngineError, Outcome, Page, RecordKey, Scan, Seq, Snapshot,
+    SnapshotReader, Txn,
+};
 use pool::{
-    CommitCounter, Connect, FrozenConnection, Intent, Layout, OpenError, Pool, Url, ensure_version, in_halves,
+    CommitCounter, Connect, Intent, Layout, OpenError, Pool, SnapshotConnection, Url, ensure_version,
+    in_halves,
 };
 
 use crate::commit::commit;
@@ -28,7 +32,7 @@ const WIPE_ROWS: u64 = 10_000;
 #[derive(Debug)]
 pub struct MysqlEngine {
     pool: Pool<Config>,
-    order: Arc<Order>,
+    commit_numbers: Arc<CommitNumbers>,
     /// Decides when to trim the log.
     commits: CommitCounter,
 }
@@ -54,7 +58,7 @@ impl MysqlEngine {
         };
         ensure_version(schema::VERSION, &location, create, layout)?;
         pool.request(Intent::Read, schema::create_procedure)?;
-        Ok(MysqlEngine { pool, order: Arc::default(), commits: Default::default() })
+        Ok(MysqlEngine { pool, commit_numbers: Arc::default(), commits: Default::default() })
     }
 
     /// The server's name and version, such as "MariaDB 10.11.6".
@@ -131,7 +135,7 @@ impl MysqlEngine {
 impl Engine for MysqlEngine {
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.pool.request(Intent::Read, |conn| {
-            let label = self.order.read();
+            let label = self.commit_numbers.read();
             read::snapshot(&conn.rows(&read::statement(keys))?, label, keys)
         })
     }
@@ -139,19 +143,19 @@ impl Engine for MysqlEngine {
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         let writes = txns.iter().filter(|txn| !txn.effects.is_empty()).count();
         if writes == 0 {
-            return self.commit_parts(Intent::Read, txns, self.order.read());
+            return self.commit_parts(Intent::Read, txns, self.commit_numbers.read());
         }
-        let outcomes = self.order.commit(|label| self.commit_parts(Intent::Change, txns, label))?;
+        let outcomes = self.commit_numbers.commit(|label| self.commit_parts(Intent::Change, txns, label))?;
         self.trim(Outcome::newest(&outcomes).unwrap_or_default(), writes);
         Ok(outcomes)
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        self.pool.request(Intent::Read, |conn| scan::page(conn, scan, self.order.read()))
+        self.pool.request(Intent::Read, |conn| scan::page(conn, scan, self.commit_numbers.read()))
     }
 
-    fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
-        let label = self.order.read();
+    fn open_snapshot(&self) -> Result<Option<Box<dyn SnapshotReader>>, EngineError> {
+        let label = self.commit_numbers.read();
         let begin = |conn: &mut Connection| {
             conn.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")?;
             conn.query("START TRANSACTION WITH CONSISTENT SNAPSHOT").map(drop)
@@ -160,7 +164,7 @@ impl Engine for MysqlEngine {
             read::snapshot(&conn.rows(&read::statement(keys))?, label, keys)
         };
         let scan = move |conn: &mut Connection, scan: &Scan| scan::page(conn, scan, label);
-        FrozenConnection::begin(self.pool.connector(), begin, read, scan)
+        SnapshotConnection::begin(self.pool.connector(), begin, read, scan)
     }
 
     /// Does nothing: a commit is acknowledged when it is as durable as the server's settings make it.
@@ -189,6 +193,6 @@ impl Engine for MysqlEngine {
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
-        Ok(Some(Box::new(watch::open(self.pool.connector(), Arc::clone(&self.order))?)))
+        Ok(Some(Box::new(watch::open(self.pool.connector(), Arc::clone(&self.commit_numbers))?)))
     }
 }

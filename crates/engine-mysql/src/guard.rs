@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use host::HashMap;
-use meta::{CONDEMNED, Guard, QuotaKey, Txn, Usage, ahead_of_quota, ahead_of_room};
+use meta::{
+    CONDEMNED, Guard, QuotaKey, Txn, Usage, max_added_before_room_guard, max_charged_before_quota_guard,
+};
 use tables::{Line, joined};
 
 use types::{SessionId, Term};
@@ -47,7 +49,8 @@ fn condition(guard: &Guard, ahead: &mut Ahead<'_>, locks: bool) -> (Option<Rows>
             ));
         }
         Guard::Quota { key, outer, inodes, blocks } => {
-            let ahead = ahead.quotas.entry(*key).or_insert_with(|| ahead_of_quota(ahead.part, *key));
+            let ahead =
+                ahead.quotas.entry(*key).or_insert_with(|| max_charged_before_quota_guard(ahead.part, *key));
             let limits = [("inodes", *inodes, ahead.0), ("blocks", *blocks, ahead.1)];
             // An addition of 0 always fits. A difference of two numbers up to i64::MAX does not overflow.
             let over = limits.iter().filter(|(_, more, _)| *more > 0).map(|(column, more, ahead)| {
@@ -131,7 +134,7 @@ fn lock_mode(locks: bool) -> &'static str {
 /// The condition that all of these guards of the transactions `part` hold. Rows of one table that must exist are
 /// counted, so that one subquery checks them all.
 pub(crate) fn all_hold<'g>(guards: impl Iterator<Item = &'g Guard>, part: &[Txn], locks: bool) -> String {
-    let mut ahead = Ahead { part, room: ahead_of_room(part), quotas: HashMap::default() };
+    let mut ahead = Ahead { part, room: max_added_before_room_guard(part), quotas: HashMap::default() };
     // Different conditions on the same columns cannot match the same row, so the number of rows found must
     // equal the number of conditions.
     let mut rows: BTreeMap<Rows, BTreeSet<String>> = BTreeMap::new();

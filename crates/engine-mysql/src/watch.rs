@@ -22,7 +22,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meta::{Change, EngineError, Invalidation, Order, Seq};
+use meta::{Change, CommitNumbers, EngineError, Invalidation, Seq};
 use pool::{Connect as _, DeliveredNumbers, Log, LogTail};
 use tables::Malformed;
 use types::SessionId;
@@ -42,7 +42,7 @@ const ROWS: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Rows {
     conn: Connection,
-    order: Arc<Order>,
+    commit_numbers: Arc<CommitNumbers>,
     /// The server's first reply: the epoch of the records, and whether the server is read-only.
     was: Option<Row>,
     numbers: DeliveredNumbers,
@@ -51,15 +51,23 @@ pub(crate) struct Rows {
 }
 
 /// Opens a stream of all changes that are committed from now on.
-pub(crate) fn open(config: &Config, order: Arc<Order>) -> Result<LogTail<Rows>, EngineError> {
+pub(crate) fn open(
+    config: &Config,
+    commit_numbers: Arc<CommitNumbers>,
+) -> Result<LogTail<Rows>, EngineError> {
     let conn = config.connect()?;
-    LogTail::new(&config.address, PERIOD, || Rows::begin(conn, order, config.params.op_timeout))
+    LogTail::new(&config.address, PERIOD, || Rows::begin(conn, commit_numbers, config.params.op_timeout))
 }
 
 impl Rows {
-    fn begin(conn: Connection, order: Arc<Order>, timeout: Duration) -> Result<Self, Failure> {
+    fn begin(
+        conn: Connection,
+        commit_numbers: Arc<CommitNumbers>,
+        timeout: Duration,
+    ) -> Result<Self, Failure> {
         let begun = Instant::now();
-        let mut rows = Rows { conn, order, was: None, numbers: DeliveredNumbers::default(), missing: begun };
+        let mut rows =
+            Rows { conn, commit_numbers, was: None, numbers: DeliveredNumbers::default(), missing: begun };
         // While this connection waits for the table lock, it blocks other connections too.
         rows.conn.query("SET SESSION lock_wait_timeout = 1")?;
         loop {
@@ -133,7 +141,7 @@ impl Log for Rows {
         Ok(changes)
     }
 
-    fn order(&self) -> &Order {
-        &self.order
+    fn commit_numbers(&self) -> &CommitNumbers {
+        &self.commit_numbers
     }
 }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use engine_mysql::{MysqlEngine, OpenError, VERSION};
 use meta::{
-    Beside, Changes, Effect, Engine, ErrorKind, Guard, Invalidation, Outcome, RecordKey, Scan, Session, Txn,
+    Changes, Effect, Engine, ErrorKind, Guard, Invalidation, Outcome, RecordKey, Scan, ScanInclude, Session,
+    Txn,
 };
 use mysql::prelude::Queryable;
 use servers::Proxy;
@@ -114,7 +115,8 @@ fn a_request_is_one_round_trip() {
             assert_eq!(engine.read(&keys).unwrap().records.len(), 4);
         });
         cost("a scan", &|| {
-            let scan = Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::InodesWithAcls };
+            let scan =
+                Scan::Dir { parent: Ino(2), after: None, limit: 100, include: ScanInclude::InodesWithAcls };
             assert_eq!(engine.scan(&scan).unwrap().snapshot.records.len(), 2 * 19);
         });
         let claim = |rev| txn(vec![Guard::Access { ino: Ino(2), rev }], Vec::new());

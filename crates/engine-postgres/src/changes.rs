@@ -18,7 +18,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use meta::{Change, EngineError, Invalidation, Order, Seq};
+use meta::{Change, CommitNumbers, EngineError, Invalidation, Seq};
 use pool::{Connect, Log, LogTail};
 use types::SessionId;
 
@@ -71,7 +71,7 @@ impl Log for Position {
         Ok(news)
     }
 
-    fn order(&self) -> &Order {
-        &self.shared.order
+    fn commit_numbers(&self) -> &CommitNumbers {
+        &self.shared.numbers
     }
 }

@@ -33,12 +33,12 @@ const TRIM_EVERY: u64 = 64;
 /// Commits each transaction separately, in order. Usually this needs one call per conflict-free group.
 pub(crate) fn commit(shared: &Shared, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
     if txns.iter().all(|txn| txn.effects.is_empty()) {
-        let label = shared.order.read();
+        let label = shared.numbers.read();
         let parts = txns.chunks(MAX_TXNS).map(|part| claim(shared, part, label));
         return Ok(parts.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect());
     }
     let groups = conflict_free_groups(txns).into_iter().flat_map(|group| group.chunks(MAX_TXNS));
-    shared.order.commit(|label| in_parts(groups, |group| commit_group(shared, group, label)))
+    shared.numbers.commit(|label| in_parts(groups, |group| commit_group(shared, group, label)))
 }
 
 /// Checks transactions that have only guards. It takes no lock.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use meta::{Changes, Engine, EngineError, Frozen, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
-use pool::{FrozenConnection, Intent, Layout, OpenError, Pool, Url, ensure_version};
+use meta::{Changes, Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, SnapshotReader, Txn};
+use pool::{Intent, Layout, OpenError, Pool, SnapshotConnection, Url, ensure_version};
 use tables::list;
 
 use crate::config::Target;
@@ -65,8 +65,8 @@ impl PostgresEngine {
             claim: call("@claim#($1, $2, $3, $4, $5, $6, $7)"),
             read: call("@read#($1, $2, $3, $4)"),
         };
-        let shared = Shared { pool, order: Default::default(), tables, sql, commits: Default::default() };
-        Ok(PostgresEngine { shared: Arc::new(shared) })
+        let (numbers, commits) = Default::default();
+        Ok(PostgresEngine { shared: Arc::new(Shared { pool, numbers, tables, sql, commits }) })
     }
 
     /// The server's name and version.
@@ -92,12 +92,12 @@ impl PostgresEngine {
 
 impl Engine for PostgresEngine {
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        let seq = self.shared.order.read();
+        let seq = self.shared.numbers.read();
         self.shared.pool.request(Intent::Read, |connection| self.shared.read(connection, keys, seq))
     }
 
-    fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
-        let (reads, scans, seq) = (self.shared.clone(), self.shared.clone(), self.shared.order.read());
+    fn open_snapshot(&self) -> Result<Option<Box<dyn SnapshotReader>>, EngineError> {
+        let (reads, scans, seq) = (self.shared.clone(), self.shared.clone(), self.shared.numbers.read());
         // The first read creates missing functions, because a read-only transaction cannot. The read inside
         // of the transaction is its first query, and takes the snapshot.
         let begin = |on: &mut Connection| {
@@ -107,7 +107,7 @@ impl Engine for PostgresEngine {
         };
         let read = move |on: &mut Connection, keys: &[RecordKey]| reads.read(on, keys, seq);
         let scan = move |on: &mut Connection, scan: &Scan| scans.page(on, scan, seq);
-        FrozenConnection::begin(self.shared.pool.connector(), begin, read, scan)
+        SnapshotConnection::begin(self.shared.pool.connector(), begin, read, scan)
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -115,7 +115,7 @@ impl Engine for PostgresEngine {
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        let seq = self.shared.order.read();
+        let seq = self.shared.numbers.read();
         self.shared.pool.request(Intent::Read, |connection| self.shared.page(connection, scan, seq))
     }
 

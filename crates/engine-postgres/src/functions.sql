@@ -227,7 +227,7 @@ DO $d$ BEGIN
         careful boolean, -- whether to take the lock on the room exclusively
         trim boolean, -- whether to remove old transactions from the log
         new_quotas boolean, -- whether a charge may create a quota
-        ahead_inodes bigint, ahead_blocks bigint, -- subtracted from the bounds of guards on the room: see meta::ahead_of_room
+        ahead_inodes bigint, ahead_blocks bigint, -- subtracted from the bounds of guards on the room: see meta::max_added_before_room_guard
         session bigint[], op bigint[], invalidations bytea[], -- of each transaction; the last is NULL if it has no effects
         -- sessions that are checked or changed, the terms that must be open, and the sessions whose lock is
         -- taken exclusively

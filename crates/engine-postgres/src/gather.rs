@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use host::HashMap;
 use meta::Part::{Access, Acl, Quota, Session};
 use meta::{
-    Effect, Guard, Invalidation, QuotaKey, RecordKey, Txn, Usage, ahead_of_quota, ahead_of_room,
-    certain_ahead_of_quota,
+    Effect, Guard, Invalidation, QuotaKey, RecordKey, Txn, Usage, certain_charged_before_quota_guard,
+    max_added_before_room_guard, max_charged_before_quota_guard,
 };
 use tables::{InodeChange, Line, LockSet};
 use types::{SessionId, Term, Time};
@@ -33,7 +33,8 @@ pub(crate) struct Gathered {
     sessions: Rows<2, 0>,
     /// The sessions whose lock this call must hold exclusively.
     exclusive: Rows<1, 0>,
-    /// Quotas to lock, each with the result of [`certain_ahead_of_quota`], where -1 stands for `None`.
+    /// Quotas to lock, each with the result of [`certain_charged_before_quota_guard`], where -1 stands for
+    /// `None`.
     quotas: Rows<4, 0>,
     /// The rows of `locked`.
     locks: Rows<2, 0>,
@@ -96,14 +97,15 @@ pub(crate) struct Head {
     pub(crate) trim: bool,
     /// Whether a charge may create a quota.
     new_quotas: bool,
-    /// Inodes and blocks that are subtracted from the bounds of guards on the room ([`ahead_of_room`]).
+    /// Inodes and blocks that are subtracted from the bounds of guards on the room
+    /// ([`max_added_before_room_guard`]).
     ahead: [i64; 2],
 }
 
 impl Gathered {
     /// Arranges the guards and effects of `txns`; `careful` is that of [`Head`].
     pub(crate) fn new(txns: &[Txn], careful: bool) -> Self {
-        let ahead = ahead_of_room(txns);
+        let ahead = max_added_before_room_guard(txns);
         let (inodes, blocks) = (bound(ahead.inodes), bound(ahead.blocks));
         let head = Head { stages: 1, careful, fresh: true, ahead: [inodes, blocks], ..Head::default() };
         let mut all = Gathered { head, ..Gathered::default() };
@@ -144,8 +146,8 @@ impl Gathered {
         all.head.new_quotas = !uncertain_quotas.is_empty();
         for key in quotas {
             let (kind, number) = key.to_numbers();
-            let [inodes, blocks] =
-                certain_ahead_of_quota(ahead.txns, *key).map_or([-1; 2], |ahead| ahead.map(bound));
+            let [inodes, blocks] = certain_charged_before_quota_guard(ahead.txns, *key)
+                .map_or([-1; 2], |ahead| ahead.map(bound));
             all.quotas.push(&[kind.into(), int(number), inodes, blocks], &[]);
         }
         for (session, is_exclusive) in sessions {
@@ -203,7 +205,8 @@ impl Gathered {
                 and((*least).into(), code::GUARD_XATTR_BLOCKS)
             }
             Guard::Quota { key: quota, outer, inodes, blocks } => {
-                let ahead = ahead.quotas.entry(*quota).or_insert_with(|| ahead_of_quota(ahead.txns, *quota));
+                let charged = || max_charged_before_quota_guard(ahead.txns, *quota);
+                let ahead = ahead.quotas.entry(*quota).or_insert_with(charged);
                 // A transaction that adds nothing passes even if the quota is exceeded.
                 for (what, more, ahead) in [
                     (code::GUARD_QUOTA_INODES, *inodes, ahead.0),

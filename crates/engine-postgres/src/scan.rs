@@ -1,6 +1,6 @@
 //! Pages of ranges, in order.
 
-use meta::{Beside, Page, Scan, Seq};
+use meta::{Page, Scan, ScanInclude, Seq};
 use tables::{Arg, PageBuilder, Select, Table, list};
 use tokio_postgres::types::ToSql;
 
@@ -36,12 +36,12 @@ fn value<'a>(arg: &'a Arg<'_>) -> Box<dyn ToSql + Sync + 'a> {
 fn statement(scan: &Scan, Select { table, from, range, .. }: &Select<'_>) -> String {
     let page = format!("WITH page AS MATERIALIZED (SELECT r.* FROM {from} {range})");
     let sql = match scan {
-        Scan::Dir { beside: Beside::Inodes, .. } => format!(
+        Scan::Dir { include: ScanInclude::Inodes, .. } => format!(
             "{page} {} FROM page r UNION ALL {} FROM page p JOIN @node r ON r.ino = p.ino",
             columns(table),
             columns(&Table::INODE)
         ),
-        Scan::Dir { beside: Beside::InodesWithAcls, .. } => format!(
+        Scan::Dir { include: ScanInclude::InodesWithAcls, .. } => format!(
             "{page}, inode AS MATERIALIZED (SELECT n.* FROM page p JOIN @node n ON n.ino = p.ino) \
              {} FROM page r UNION ALL {} FROM inode r UNION ALL {} FROM @acl r \
              WHERE r.id = ANY (ARRAY(SELECT unnest(ARRAY[n.access_acl, n.default_acl]) FROM inode n))",

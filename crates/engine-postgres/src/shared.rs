@@ -1,6 +1,6 @@
 //! The state of an engine that its requests and its streams of changes share.
 
-use meta::Order;
+use meta::CommitNumbers;
 use pool::{CommitCounter, Connect, Pool};
 
 use crate::config::Target;
@@ -9,7 +9,7 @@ use crate::schema::Tables;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) pool: Pool<Target>,
-    pub(crate) order: Order,
+    pub(crate) numbers: CommitNumbers,
     pub(crate) tables: Tables,
     pub(crate) sql: Sql,
     /// Decides when to trim the log.

@@ -16,10 +16,10 @@ mod delayed {
     });
 }
 
-/// The suite's case `frozen_records_stay_as_they_were` also passes for an engine that cannot read records as of an
-/// earlier moment. This engine can.
+/// The suite's case `snapshot_records_stay_as_they_were` also passes for an engine that cannot read records
+/// as of an earlier moment. This engine can.
 #[test]
 fn records_of_one_moment_can_be_read() {
     let (engine, _place) = support::empty();
-    assert!(meta::Engine::frozen(&engine).unwrap().is_some());
+    assert!(meta::Engine::open_snapshot(&engine).unwrap().is_some());
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use engine_postgres::{OpenError, PostgresEngine};
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, QuotaKey, QuotaRule, Record,
-    RecordKey, Scan, Session, Txn,
+    Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, QuotaKey, QuotaRule, Record, RecordKey,
+    Scan, ScanInclude, Session, Txn,
 };
 use suite::files::{self, is_committed, persistently, survive_kills, until_done};
 use support::{LONG_TIMEOUTS, Server, empty, shared};
@@ -92,8 +92,8 @@ fn each_request_is_one_statement() {
     };
     let entry = RecordKey::Dirent(Ino(2), Name::new(b"file10").unwrap());
     let scans = [
-        Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::InodesWithAcls },
-        Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::Nothing },
+        Scan::Dir { parent: Ino(2), after: None, limit: 100, include: ScanInclude::InodesWithAcls },
+        Scan::Dir { parent: Ino(2), after: None, limit: 100, include: ScanInclude::Nothing },
         Scan::Inodes { after: Ino(0), limit: 100 },
     ];
     let claim = || txn(vec![Guard::Access { ino: Ino(2), rev: 0 }], Vec::new());

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use meta::{Beside, Inode, Page, Record, Scan, Seq, Snapshot};
+use meta::{Inode, Page, Record, Scan, ScanInclude, Seq, Snapshot};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, SliceId};
 
 use crate::code;
@@ -19,11 +19,11 @@ pub(crate) fn request(scan: &Scan) -> Request {
     let id = |id: u64| id.to_be_bytes().to_vec();
     let name = |name: &Option<Name>| name.as_ref().map_or(Vec::new(), |name| name.as_bytes().to_vec());
     let (kind, place, after) = match scan {
-        Scan::Dir { parent, after, beside, .. } => {
-            let kind = match beside {
-                Beside::Nothing => code::SCAN_DIR,
-                Beside::Inodes => code::SCAN_DIR_INODES,
-                Beside::InodesWithAcls => code::SCAN_DIR_ACLS,
+        Scan::Dir { parent, after, include, .. } => {
+            let kind = match include {
+                ScanInclude::Nothing => code::SCAN_DIR,
+                ScanInclude::Inodes => code::SCAN_DIR_INODES,
+                ScanInclude::InodesWithAcls => code::SCAN_DIR_ACLS,
             };
             (kind, id(parent.0), name(after))
         }
@@ -51,10 +51,10 @@ pub(crate) fn page(scan: &Scan, mut answer: Reply) -> Result<Page, Malformed> {
     let mut records = Vec::new();
     while !rows.is_empty() {
         match scan {
-            Scan::Dir { parent, beside, .. } => {
+            Scan::Dir { parent, include, .. } => {
                 let (entry, ino) = dirent(*parent, &rows.take::<Vec<u8>>()?)?;
                 records.push(entry);
-                if *beside == Beside::Nothing {
+                if *include == ScanInclude::Nothing {
                     continue;
                 }
                 let inode = rows.stored(|bytes| rows::inode(ino, bytes))?;

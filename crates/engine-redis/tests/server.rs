@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use engine_redis::{OpenError, RedisEngine, VERSION};
 use meta::{
-    Beside, Effect, Engine, ErrorKind, Guard, Invalidation, Outcome, Record, RecordKey, Scan, Session, Txn,
+    Effect, Engine, ErrorKind, Guard, Invalidation, Outcome, Record, RecordKey, Scan, ScanInclude, Session,
+    Txn,
 };
 use pool::Url;
 use servers::{Proxy, free_port};
@@ -34,8 +35,8 @@ fn each_request_is_one_round_trip() {
     engine.commit(&[txn(vec![Guard::Empty { ino: Ino(9) }], Vec::new())]).unwrap();
     let keys: Vec<RecordKey> = (10..26).map(|ino| RecordKey::Dirent(Ino(2), name(ino))).collect();
     assert_eq!(engine.read(&keys).unwrap().records.len(), 32);
-    for (beside, count) in [(Beside::Nothing, 17), (Beside::InodesWithAcls, 34)] {
-        let page = engine.scan(&Scan::Dir { parent: Ino(2), after: None, limit: 100, beside }).unwrap();
+    for (include, count) in [(ScanInclude::Nothing, 17), (ScanInclude::InodesWithAcls, 34)] {
+        let page = engine.scan(&Scan::Dir { parent: Ino(2), after: None, limit: 100, include }).unwrap();
         assert_eq!(page.snapshot.records.len(), count);
     }
     committed(&engine, add_file_in_quotas(8));

@@ -8,7 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use meta::{
-    Effect, Engine, EngineError, Frozen, Outcome, Page, RecordKey, Results, Scan, Seq, Snapshot, Txn, Usage,
+    Effect, Engine, EngineError, Outcome, Page, RecordKey, Results, Scan, Seq, Snapshot, SnapshotReader, Txn,
+    Usage,
 };
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
@@ -425,7 +426,7 @@ impl Engine for SqliteEngine {
 
     /// The reader is an open read transaction. While it is open, the log cannot be restarted, so every commit makes
     /// the log grow.
-    fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
+    fn open_snapshot(&self) -> Result<Option<Box<dyn SnapshotReader>>, EngineError> {
         let seq = Seq(self.committed.load(Ordering::Acquire));
         let begin = || {
             let conn = open_reader(&self.path)?;
@@ -435,7 +436,7 @@ impl Engine for SqliteEngine {
             Ok(conn)
         };
         let conn = begin().map_err(|error| engine_error(&self.path, &error))?;
-        Ok(Some(Box::new(FrozenSqlite { conn, path: self.path.clone(), seq })))
+        Ok(Some(Box::new(SqliteSnapshot { conn, path: self.path.clone(), seq })))
     }
 
     fn sync(&self) -> Result<(), EngineError> {
@@ -468,13 +469,13 @@ impl Engine for SqliteEngine {
 
 /// A connection in a transaction that reads.
 #[derive(Debug)]
-struct FrozenSqlite {
+struct SqliteSnapshot {
     conn: Connection,
     path: PathBuf,
     seq: Seq,
 }
 
-impl Frozen for FrozenSqlite {
+impl SnapshotReader for SqliteSnapshot {
     fn read(&mut self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let read = read::snapshot(&self.conn, self.seq, keys, None);
         read.map_err(|error| engine_error(&self.path, &error))

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use meta::{Beside, Page, Scan, Seq};
+use meta::{Page, Scan, ScanInclude, Seq};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Result, params_from_iter};
 use tables::{Arg, PageBuilder, RowSource};
@@ -11,11 +11,12 @@ use crate::sql::{ByKind, Select};
 
 /// Reads a page of a range with one statement.
 pub(crate) fn page(conn: &Connection, seq: Seq, scan: &Scan) -> Result<Page> {
-    // The first index is the value of `beside`, the second one the kind of rows. Each kind of scan has its own table.
+    // The first index is the value of `include`, the second one the kind of rows. Each kind of scan has its
+    // own table.
     static SELECTS: [ByKind<Select>; 3] = [const { [const { OnceLock::new() }; _] }; _];
     let select = tables::select(scan);
-    let beside = if let Scan::Dir { beside, .. } = scan { *beside } else { Beside::Nothing };
-    let statement = SELECTS[beside as usize][select.table.kind as usize]
+    let include = if let Scan::Dir { include, .. } = scan { *include } else { ScanInclude::Nothing };
+    let statement = SELECTS[include as usize][select.table.kind as usize]
         .get_or_init(|| Select::new(&RowSource::of_scan(scan, &select), select.range));
     let args = select.args.iter().map(|arg| match arg {
         Arg::Number(number) => ValueRef::Integer(i64::try_from(*number).unwrap_or(i64::MAX)),

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use engine_sqlite::{LockError, MountLock, OpenError, Options, SqliteEngine, VERSION};
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, MemEngine, Outcome, Record, RecordKey,
-    Scan, Seq, Session, Txn, Usage,
+    Effect, Engine, EngineError, ErrorKind, Guard, Inode, MemEngine, Outcome, Record, RecordKey, Scan,
+    ScanInclude, Seq, Session, Txn, Usage,
 };
 use types::{ChunkIndex, Errno, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceSource, Time};
 
@@ -68,7 +68,7 @@ fn assert_consistent(engine: &dyn Engine) {
     let count = inodes.len() as u64;
     let usage = engine.read(&[RecordKey::Usage]).unwrap().records;
     assert_eq!(usage, [Record::Usage(Usage { inodes: count, blocks: count })]);
-    let names = Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, beside: Beside::Nothing };
+    let names = Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, include: ScanInclude::Nothing };
     let entries = engine.scan(&names).unwrap().snapshot.records;
     let named = entries.into_iter().map(|record| match record {
         Record::Dirent(_, _, Some(dirent)) => dirent.ino.0,

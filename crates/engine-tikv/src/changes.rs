@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keyspace::{KeyQuery, KeyState, ReadSet, ShardHead, Source, decode_changes, decode_head};
-use meta::{Change, EngineError, Order};
+use meta::{Change, CommitNumbers, EngineError};
 use pool::{Log, LogTail};
 
 use crate::read::seq;
@@ -70,8 +70,8 @@ impl Log for Seen {
         Ok(news)
     }
 
-    fn order(&self) -> &Order {
-        &self.shared.order
+    fn commit_numbers(&self) -> &CommitNumbers {
+        &self.shared.commit_numbers
     }
 }
 

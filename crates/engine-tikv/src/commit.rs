@@ -21,8 +21,9 @@
 //! the async commits that another client left unfinished.
 
 use keyspace::{
-    Answer, Batch, CachedSource, ChangeEntry, Claim, Done, KeyQuery, KeyState, KeyWrite, Options, ReadSet,
-    ReadStop, ShardHead, Source, answer, decide, decode_head, encode_changes, encode_head, guard_keys,
+    Answer, Batch, CachedSource, ChangeEntry, Done, KeyQuery, KeyState, KeyWrite, Options, Precondition,
+    ReadSet, ReadStop, ShardHead, Source, answer, decide, decode_head, encode_changes, encode_head,
+    guard_keys,
 };
 use meta::{EngineError, Outcome, Record, Seq, Snapshot, Txn};
 use pool::gradually;
@@ -34,10 +35,10 @@ use crate::store::{CommitError, Mutation, Phases};
 /// The maximum number of attempts of a transaction that conflicts with others.
 const ATTEMPTS: u32 = 200;
 /// The number of retries without a pause. Each further retry waits first.
-const PATIENT: u32 = 1;
-/// The maximum number of keys that one transaction claims, unless it consists of a single transaction of the
-/// batch.
-const MAX_CLAIMS: usize = 4096;
+const RETRIES_WITHOUT_PAUSE: u32 = 1;
+/// The maximum number of keys on which one transaction has preconditions, unless it consists of a single
+/// transaction of the batch.
+const MAX_PRECONDITIONS: usize = 4096;
 
 /// The decision on the first transactions.
 enum Plan {
@@ -47,7 +48,7 @@ enum Plan {
 
 impl Shared {
     pub(crate) fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        self.order.commit(|label| {
+        self.commit_numbers.commit(|label| {
             let shard = self.shards.take();
             gradually(txns, |rest, outcomes| {
                 let some = rest.get(..MAX_TXNS).unwrap_or(rest);
@@ -67,7 +68,7 @@ impl Shared {
         let mut phases = Phases::One;
         let mut faster = String::new();
         for attempt in 0..ATTEMPTS {
-            if attempt > PATIENT {
+            if attempt > RETRIES_WITHOUT_PAUSE {
                 self.jitter.pause(attempt);
             }
             let transaction = self.store.begin(phases)?;
@@ -76,8 +77,9 @@ impl Shared {
             let (_, mut first) = self.plan(txns, shard, &CachedSource::new(&nothing, &self.key_cache));
             // The plan asks for the usage shards only when it knows everything else, so read them at once.
             first.extend([0, shard].map(|shard| KeyQuery::Key(self.keys.usage_shard(shard))));
-            let (plan, _) =
-                keyspace::until(self, Some(start), first, false, |source| self.plan(txns, shard, source))?;
+            let (plan, _) = keyspace::read_until_complete(self, Some(start), first, false, |source| {
+                self.plan(txns, shard, source)
+            })?;
             let (batch, head) = match plan {
                 Plan::Conflict(records) => {
                     outcomes.push(Outcome::Conflict(Snapshot { seq: label, records }));
@@ -86,10 +88,10 @@ impl Shared {
                 Plan::Commit(batch, head) => (batch, head),
             };
             if !batch.writes.is_empty() {
-                let mut mutations = self.telling(txns, &batch, shard, start, head);
+                let mut mutations = self.change_log_writes(txns, &batch, shard, start, head);
                 // The head is written, so it needs no lock.
                 let head = self.keys.head(shard);
-                let others = self.mutations(start, &batch.claims, &batch.writes)?;
+                let others = self.mutations(start, &batch.preconditions, &batch.writes)?;
                 mutations.extend(others.into_iter().filter(|other| other.key() != head));
                 match transaction.commit(mutations) {
                     Ok(()) => {}
@@ -114,7 +116,7 @@ impl Shared {
 
     /// Decides with the known values, or returns what else must be read.
     fn plan(&self, txns: &[Txn], shard: u64, source: &dyn Source) -> Answer<Plan> {
-        let options = Options { blind: false, shard, max_claims: MAX_CLAIMS, show: true };
+        let options = Options { blind: false, shard, max_preconditions: MAX_PRECONDITIONS, show: true };
         let batch = decide(&self.keys, txns, source, options);
         let key = self.keys.head(shard);
         let mut queried = batch.queried.clone();
@@ -141,7 +143,7 @@ impl Shared {
 
     /// The writes to the log of changes, by which other clients learn of the batch; see the module `change_log`
     /// of the crate `keyspace`.
-    fn telling(
+    fn change_log_writes(
         &self,
         txns: &[Txn],
         batch: &Batch,
@@ -171,10 +173,10 @@ impl Shared {
     pub(crate) fn mutations(
         &self,
         start: u64,
-        claims: &[Claim],
+        preconditions: &[Precondition],
         writes: &[KeyWrite],
     ) -> Result<Vec<Mutation>, EngineError> {
-        let mut mutations = Vec::with_capacity(writes.len() + claims.len());
+        let mut mutations = Vec::with_capacity(writes.len() + preconditions.len());
         for write in writes {
             mutations.push(match write {
                 KeyWrite::Put(key, value) => Mutation::Put(key.clone(), seal(value, start)),
@@ -185,12 +187,12 @@ impl Shared {
             });
         }
         let written: std::collections::BTreeSet<&[u8]> = writes.iter().map(KeyWrite::key).collect();
-        for claim in claims {
-            let (key, cannot_change) = match claim {
-                Claim::Key(key, version) => (key, version.is_some() && self.keys.is_constant(key)),
-                Claim::Untouched(key) => (key, false),
-                // Whether a range is empty or unchanged is decided by keys that are claimed too.
-                Claim::Empty(_) | Claim::Unchanged(_) => continue,
+        for precondition in preconditions {
+            let (key, cannot_change) = match precondition {
+                Precondition::Key(key, version) => (key, version.is_some() && self.keys.is_constant(key)),
+                Precondition::Untouched(key) => (key, false),
+                // Whether a range is empty or unchanged is decided by keys that have preconditions too.
+                Precondition::Empty(_) | Precondition::Unchanged(_) => continue,
             };
             if !cannot_change && !written.contains(key.as_slice()) {
                 mutations.push(Mutation::Lock(key.clone()));

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use keyspace::{CompletedOps, FrozenStore, KeyCache, Keyspace, PeriodicTask, ShardPool};
-use meta::{Changes, Engine, EngineError, Frozen, Order, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
+use keyspace::{CompletedOps, KeyCache, Keyspace, PeriodicTask, ShardPool, SnapshotStore};
+use meta::{
+    Changes, CommitNumbers, Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, SnapshotReader,
+    Txn,
+};
 use pool::{Jitter, OpenError, Url};
 
 use crate::config::Config;
@@ -42,7 +45,7 @@ impl TikvEngine {
             key_cache: KeyCache::default(),
             shards: ShardPool::default(),
             done: CompletedOps::default(),
-            order: Order::default(),
+            commit_numbers: CommitNumbers::default(),
             jitter: Jitter::default(),
         });
         shared.prepare(prefix, create)?;
@@ -92,7 +95,7 @@ fn connect(_config: &Config) -> Result<Arc<dyn Store>, OpenError> {
 
 impl Engine for TikvEngine {
     fn read(&self, record_keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        let seq = self.shared.order.read();
+        let seq = self.shared.commit_numbers.read();
         let (records, _) = keyspace::read(&*self.shared, record_keys)?;
         Ok(Snapshot { seq, records })
     }
@@ -102,16 +105,16 @@ impl Engine for TikvEngine {
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        let seq = self.shared.order.read();
+        let seq = self.shared.commit_numbers.read();
         let ((records, more), _) = keyspace::scan(&*self.shared, scan)?;
         Ok(Page { snapshot: Snapshot { seq, records }, more })
     }
 
     /// The versions of that moment are kept for at least ten minutes, unless another program deletes old
     /// versions (`gc=off`).
-    fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
-        let seq = self.shared.order.read();
-        Ok(Some(Box::new(FrozenStore::new(&self.shared, |_| seq)?)))
+    fn open_snapshot(&self) -> Result<Option<Box<dyn SnapshotReader>>, EngineError> {
+        let seq = self.shared.commit_numbers.read();
+        Ok(Some(Box::new(SnapshotStore::new(&self.shared, |_| seq)?)))
     }
 
     /// Returns at once: TiKV answers a write when a majority of its region's replicas have synced it to their logs.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use keyspace::{CompletedOps, KeyCache, Keyspace, ShardPool};
-use meta::Order;
+use meta::CommitNumbers;
 use pool::Jitter;
 
 use crate::store::Store;
@@ -15,6 +15,6 @@ pub(crate) struct Shared {
     pub(crate) key_cache: KeyCache,
     pub(crate) shards: ShardPool,
     pub(crate) done: CompletedOps,
-    pub(crate) order: Order,
+    pub(crate) commit_numbers: CommitNumbers,
     pub(crate) jitter: Jitter,
 }

@@ -77,9 +77,11 @@ impl Shared {
         let start = attempt.started_at();
         let read_set = self.read_as_of(start, &[KeyQuery::Span(self.keys.usage_shards())])?;
         let found: Vec<_> = read_set.found().cloned().collect();
-        let Some(ShardMerge { claims, writes }) = merge_shards(&self.keys, &found)? else { return Ok(()) };
+        let Some(ShardMerge { preconditions, writes }) = merge_shards(&self.keys, &found)? else {
+            return Ok(());
+        };
         // If another transaction writes one of the shards at the same time, the merge is left to the next run.
-        CommitError::failure(attempt.commit(self.mutations(start, &claims, &writes)?))
+        CommitError::failure(attempt.commit(self.mutations(start, &preconditions, &writes)?))
     }
 
     /// Removes the shards to which nothing was written for `idle`. Every stream of changes has read their changes,

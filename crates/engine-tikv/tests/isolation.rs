@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use engine_tikv::{Mutation, OpenError, Phases, Store, TikvEngine};
 use meta::{
-    Beside, Effect, Engine, ErrorKind, Guard, Inode, Outcome, Record, RecordKey, Scan, Seq, Session, Txn,
+    Effect, Engine, ErrorKind, Guard, Inode, Outcome, Record, RecordKey, Scan, ScanInclude, Seq, Session, Txn,
 };
 use suite::files::interrupted_wipes_leave_the_settings;
 use support::{Cluster, Counts, Fault, open};
@@ -77,7 +77,7 @@ fn inodes(engine: &TikvEngine) -> u64 {
 }
 
 fn entries(engine: &TikvEngine) -> usize {
-    let scan = Scan::Dir { parent: Ino(DIR), after: None, limit: 1000, beside: Beside::Nothing };
+    let scan = Scan::Dir { parent: Ino(DIR), after: None, limit: 1000, include: ScanInclude::Nothing };
     engine.scan(&scan).unwrap().snapshot.records.len()
 }
 
@@ -337,7 +337,7 @@ fn call_costs_one_timestamp_one_read_and_one_commit() {
         ],
     );
     costs("a removal", &|| drop(done(&engine, remove.clone())), one_phase);
-    costs("a claim", &|| drop(done(&engine, txn(62, create(1).guards, Vec::new()))), read);
+    costs("a precondition", &|| drop(done(&engine, txn(62, create(1).guards, Vec::new()))), read);
     let taken = || assert!(conflicts(&engine, Txn { op_id: OpId(7), ..create(100) }));
     costs("a create of a name that is taken", &taken, read);
     // A client with an empty cache looks a name up with one read, and needs one more to find the location of

@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long [`Gate::close`] waits for workers before it wakes the next one.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
@@ -64,7 +64,7 @@ impl Gate {
                 return true;
             }
             let (state, _) =
-                self.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner);
             let is_paused = state.working == 0;
             drop(state);
             if is_paused {

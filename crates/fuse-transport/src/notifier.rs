@@ -1,4 +1,4 @@
-//! Notifications. A separate thread writes them, except those of [`Notifier::forget_attributes`].
+//! Notifications. A separate thread writes them, except those of [`Notifier::invalidate_attributes`].
 //!
 //! To invalidate a name, the kernel takes the lock of the directory, which the caller of a request in flight
 //! may hold. If the handler of that request wrote the notification, it would deadlock, and even SIGKILL would
@@ -21,7 +21,7 @@ use crate::device::Device;
 use crate::error::Error;
 
 /// How often [`Notifier::wait_for_calls`] looks.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Queues notifications for the thread that writes them. Sending never waits, so handlers may send. Only
 /// [`Notifier::flush`] and [`Notifier::wait_for_calls`] wait.
@@ -111,7 +111,7 @@ impl Notifier {
     /// Invalidates the attributes and ACLs of an inode in the kernel before this returns. The caller may hold
     /// a request for the inode: the request keeps the inode in use, and this is the only notification that
     /// takes no lock that a request holds (`fuse_reverse_inval_inode` without a range).
-    pub fn forget_attributes(&self, node: NodeId) {
+    pub fn invalidate_attributes(&self, node: NodeId) {
         if let Some(device) = self.device.upgrade() {
             write(&device, &Notification::inval_attr(node));
         }
@@ -151,7 +151,7 @@ impl Notifier {
             if Instant::now() >= until {
                 return false;
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_INTERVAL);
         }
         true
     }

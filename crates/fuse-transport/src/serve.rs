@@ -89,8 +89,8 @@ impl DevFuse {
             });
         }
         // The kernel sends INIT first, and nothing else before its answer.
-        let mut room = Room::new(workers.max_write_bytes);
-        let Some(init) = room.read(&self.device)? else { return Ok(()) };
+        let mut buffer = RequestBuffer::new(workers.max_write_bytes);
+        let Some(init) = buffer.read(&self.device)? else { return Ok(()) };
         thread::scope(|scope| {
             let mut pool = Pool { scope, running: Vec::new() };
             let ring_workers = if offers_rings(init) { make_workers(&self.device) } else { Vec::new() };
@@ -203,17 +203,17 @@ const MIN_BUFFER_BYTES: usize = 8192;
 const PAGE_BYTES: usize = 4096;
 
 /// A buffer for one request, page-aligned so that the kernel copies into as few pages as possible.
-struct Room {
+struct RequestBuffer {
     memory: Vec<u8>,
     start: usize,
 }
 
-impl Room {
+impl RequestBuffer {
     fn new(max_write_bytes: u32) -> Self {
         let bytes = (WRITE_PREFIX_BYTES + max_write_bytes as usize).max(MIN_BUFFER_BYTES) + PAGE_BYTES;
         let memory = vec![0; bytes + PAGE_BYTES];
         let start = memory.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
-        Room { memory, start }
+        RequestBuffer { memory, start }
     }
 
     /// The next request; `None` when the file system has ended.
@@ -227,12 +227,12 @@ impl Room {
 }
 
 fn work(device: &Arc<Device>, workers: &Workers, handler: &Handler<'_>, gate: &Gate) -> Result<(), Error> {
-    let mut room = Room::new(workers.max_write_bytes);
+    let mut buffer = RequestBuffer::new(workers.max_write_bytes);
     let target = Target::Device(Arc::clone(device));
     let working = gate.enter();
     loop {
         working.pass();
-        let Some(request) = room.read(device)? else { return Ok(()) };
+        let Some(request) = buffer.read(device)? else { return Ok(()) };
         match if gate.is_closed() { waking(request, gate) } else { None } {
             Some(unique) => target.answer(unique, Err(Errno::EAGAIN)),
             None => answer(&target, None, request, handler),

@@ -39,7 +39,7 @@ pub(crate) struct Dispatch {
     pub(crate) direct: bool,
     pub(crate) epochs: Epochs,
     /// The result of INIT.
-    pub(crate) agreed: Arc<OnceLock<InitOut>>,
+    pub(crate) negotiated: Arc<OnceLock<InitOut>>,
 }
 
 /// Flags of `open(2)`.
@@ -92,11 +92,11 @@ impl Dispatch {
                 self.take_lock(request.header.uid, ino, &requested, wait, reply);
             }
             Operation::Init(offered) => match offered.negotiate(&self.init_config()) {
-                Ok(agreed) => {
-                    tracing::debug!(?agreed, "INIT");
-                    self.epochs.agreed(agreed.minor);
-                    let _ = self.agreed.set(agreed);
-                    reply.ok(Body::init(&agreed).as_bytes());
+                Ok(negotiated) => {
+                    tracing::debug!(?negotiated, "INIT");
+                    self.epochs.negotiated(negotiated.minor);
+                    let _ = self.negotiated.set(negotiated);
+                    reply.ok(Body::init(&negotiated).as_bytes());
                 }
                 Err(error) => {
                     tracing::error!(%error, "cannot negotiate the FUSE protocol with the kernel");
@@ -165,7 +165,7 @@ impl Dispatch {
             }
             Operation::ReadLink => {
                 let target = names.readlink(ino)?;
-                attributes.accessed(ino);
+                attributes.note_atime(ino);
                 Ok(ReplyBody::Bytes(target.to_vec().into()))
             }
             Operation::Symlink { name, target } => make(name, MakeKind::Symlink(target.into()), 0o777, 0),
@@ -215,7 +215,7 @@ impl Dispatch {
                     0 => files.read_to_cache(ino, read.offset, read.size_bytes)?,
                     _ => files.read(ino, read.offset, read.size_bytes)?,
                 };
-                self.accessed(ino, read.flags);
+                self.note_atime(ino, read.flags);
                 Ok(ReplyBody::Bytes(bytes))
             }
             Operation::Write(write) => {
@@ -368,7 +368,7 @@ impl Dispatch {
             plus.is_some(),
             &mut take,
         )?;
-        self.accessed(ino, read.flags);
+        self.note_atime(ino, read.flags);
         Ok(ReplyBody::Listing(dir))
     }
 
@@ -401,16 +401,16 @@ impl Dispatch {
     /// Lets the kernel keep its cached data, unless limenfs must see each read to update the atime.
     fn keep_cache(&self, ino: Ino, flags: u32) -> OpenFlags {
         let unseen = flags & O_ACCMODE == O_WRONLY || flags & O_NOATIME != 0;
-        if unseen || !self.vfs.attributes.is_access_due(ino) {
+        if unseen || !self.vfs.attributes.is_atime_due(ino) {
             OpenFlags::KEEP_CACHE
         } else {
             OpenFlags::empty()
         }
     }
 
-    fn accessed(&self, ino: Ino, flags: u32) {
+    fn note_atime(&self, ino: Ino, flags: u32) {
         if flags & O_NOATIME == 0 {
-            self.vfs.attributes.accessed(ino);
+            self.vfs.attributes.note_atime(ino);
         }
     }
 

@@ -34,17 +34,18 @@ use crate::{Channel, root};
 pub const FORMAT: u32 = 1 << 16 | vfs::HAND_OVER_FORMAT;
 
 /// How long a pause waits for the requests that are being handled. New requests wait meanwhile.
-const REQUESTS_END_IN: Duration = Duration::from_secs(10);
+const REQUESTS_END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a hand-over waits for queued notifications to be written, before and again after the workers pause.
-const NOTIFIED_IN: Duration = Duration::from_secs(2);
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the next process waits for the stream of other clients' changes. Then it serves without the stream.
-const STREAM_IN: Duration = Duration::from_secs(2);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A mount, as one process describes it to the next.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct State {
     vfs: MountState,
-    agreed: Agreed,
+    #[serde(rename = "agreed")]
+    negotiated: Negotiated,
     dev: (u32, u32),
     mountpoint: PathBuf,
     root: Ino,
@@ -55,7 +56,7 @@ pub struct State {
 
 /// See [`InitOut`]; the other fields have no effect after INIT.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Agreed {
+struct Negotiated {
     minor: u32,
     flags: u64,
     max_write_bytes: u32,
@@ -81,7 +82,7 @@ pub struct Handle {
     vfs: Arc<Vfs>,
     waiters: Arc<Waiters>,
     next_handle: Arc<AtomicU64>,
-    agreed: Arc<OnceLock<InitOut>>,
+    negotiated: Arc<OnceLock<InitOut>>,
     control: WorkerControl,
     notifier: Notifier,
     root: Ino,
@@ -105,7 +106,7 @@ impl Handle {
             vfs: Arc::clone(&serving.vfs),
             waiters: Arc::clone(&serving.waiters),
             next_handle: Arc::clone(&serving.next_handle),
-            agreed: Arc::clone(&serving.agreed),
+            negotiated: Arc::clone(&serving.negotiated),
             control: serving.control.clone(),
             notifier: serving.notifier.clone(),
             root: serving.root,
@@ -120,8 +121,8 @@ impl Handle {
     /// # Errors
     /// Why the mount cannot be handed over now. It continues here.
     pub fn pause(&self) -> Result<(Paused<'_>, State), String> {
-        let agreed = *self.agreed.get().ok_or("the kernel has not sent its first request yet")?;
-        if agreed.flags.contains(InitFlags::OVER_IO_URING) {
+        let negotiated = *self.negotiated.get().ok_or("the kernel has not sent its first request yet")?;
+        if negotiated.flags.contains(InitFlags::OVER_IO_URING) {
             return Err(
                 "its requests come through io_uring, whose queues belong to the process that serves them: \
                         only mounts with -o transport=dev can be taken over"
@@ -132,19 +133,19 @@ impl Handle {
         let hand_over = self.vfs.begin_hand_over()?;
         // A notification can wait for a page or a name that a request in flight has locked. So most are written before
         // requests have to wait; the rest is checked below.
-        self.notifier.flush(NOTIFIED_IN);
-        if !self.control.pause(root, REQUESTS_END_IN).map_err(|error| error.to_string())? {
+        self.notifier.flush(NOTIFY_TIMEOUT);
+        if !self.control.pause(root, REQUESTS_END_TIMEOUT).map_err(|error| error.to_string())? {
             return Err("a request did not end in time".into());
         }
         let paused = Paused { handle: self, hand_over: Some(hand_over) };
-        if !self.waiters.pause(REQUESTS_END_IN) {
+        if !self.waiters.pause(REQUESTS_END_TIMEOUT) {
             return Err("a request for a lock did not end in time".into());
         }
         // If the mount is not exclusive, only notifications with a call matter: the call answers a request for a lock.
         // The others need not be written, because the next process invalidates everything.
         let are_notified = match self.vfs.is_exclusive() {
-            true => self.notifier.flush(NOTIFIED_IN),
-            false => self.notifier.wait_for_calls(NOTIFIED_IN),
+            true => self.notifier.flush(NOTIFY_TIMEOUT),
+            false => self.notifier.wait_for_calls(NOTIFY_TIMEOUT),
         };
         if !are_notified {
             return Err("the kernel did not take the notifications in time".into());
@@ -156,10 +157,10 @@ impl Handle {
         let waiters = self.waiters.describe(&self.control).ok_or("a request cannot be described")?;
         let state = State {
             vfs,
-            agreed: Agreed {
-                minor: agreed.minor,
-                flags: agreed.flags.bits(),
-                max_write_bytes: agreed.max_write_bytes,
+            negotiated: Negotiated {
+                minor: negotiated.minor,
+                flags: negotiated.flags.bits(),
+                max_write_bytes: negotiated.max_write_bytes,
             },
             dev: self.dev,
             mountpoint: self.mountpoint.clone(),
@@ -232,16 +233,16 @@ impl TakenOver {
         devices: Vec<OwnedFd>,
         info: SessionInfo,
     ) -> Result<TakenOver, String> {
-        let State { vfs: mount, agreed, dev, mountpoint, root, direct, next_handle, waiters } = state;
-        if agreed.max_write_bytes > MAX_WRITE_BYTES {
+        let State { vfs: mount, negotiated, dev, mountpoint, root, direct, next_handle, waiters } = state;
+        if negotiated.max_write_bytes > MAX_WRITE_BYTES {
             return Err("its requests are longer than this version of limen reads".into());
         }
         vfs.take_over(mount, info)?;
         let device = DevFuse::take_over(devices).map_err(|error| error.to_string())?;
-        let agreed = InitOut {
-            minor: agreed.minor,
-            flags: InitFlags::from_bits_retain(agreed.flags),
-            max_write_bytes: agreed.max_write_bytes,
+        let negotiated = InitOut {
+            minor: negotiated.minor,
+            flags: InitFlags::from_bits_retain(negotiated.flags),
+            max_write_bytes: negotiated.max_write_bytes,
             max_readahead_bytes: 0,
             max_background: 0,
             congestion_threshold: 0,
@@ -249,14 +250,14 @@ impl TakenOver {
             max_pages: 0,
         };
         let server =
-            Server::new(vfs, device, root, direct, Some(agreed)).map_err(|error| error.to_string())?;
-        let unknown = agreed.flags.difference(server.dispatch.init_config().wanted | ALWAYS);
+            Server::new(vfs, device, root, direct, Some(negotiated)).map_err(|error| error.to_string())?;
+        let unknown = negotiated.flags.difference(server.dispatch.init_config().wanted | ALWAYS);
         if !unknown.is_empty() {
             return Err(format!("it agreed with the kernel on {unknown:?}, which this process does not use"));
         }
         server.dispatch.next_handle.store(next_handle, Ordering::Relaxed);
         server.dispatch.waiters.restore(waiters, server.control());
-        let has_stream = vfs.is_exclusive() || vfs.caches.wait_stream(STREAM_IN);
+        let has_stream = vfs.is_exclusive() || vfs.caches.wait_stream(STREAM_TIMEOUT);
         Ok(TakenOver { server, mount: (mountpoint, dev), has_stream })
     }
 

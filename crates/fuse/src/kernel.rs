@@ -29,7 +29,7 @@ pub(crate) struct Epochs(Arc<AtomicBool>);
 const EPOCH_MINOR: u32 = 44;
 
 impl Epochs {
-    pub(crate) fn agreed(&self, minor: u32) {
+    pub(crate) fn negotiated(&self, minor: u32) {
         self.0.store(minor >= EPOCH_MINOR, Ordering::Release);
     }
 
@@ -50,22 +50,22 @@ impl KernelCaches {
 }
 
 impl Kernel for KernelCaches {
-    fn forget_attributes(&self, ino: Ino) {
-        self.notifier.forget_attributes(self.node(ino));
+    fn invalidate_attributes(&self, ino: Ino) {
+        self.notifier.invalidate_attributes(self.node(ino));
     }
 
-    fn forget_content(&self, ino: Ino) {
-        self.forget_attributes(ino);
+    fn invalidate_content(&self, ino: Ino) {
+        self.invalidate_attributes(ino);
         // The notifier's thread sends this, because the kernel waits for pages that are being read, which are
         // locked.
         self.send(Notification::inval_inode(self.node(ino), 0, 0));
     }
 
-    fn forget_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>) {
+    fn invalidate_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>) {
         self.notifier.send_and_call(Notification::inval_inode(self.node(ino), 0, 0), then);
     }
 
-    fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
+    fn invalidate_range(&self, ino: Ino, offset: u64, len: u64) {
         let [offset, len] = [offset, len].map(|number| i64::try_from(number).unwrap_or(i64::MAX));
         self.send(Notification::inval_inode(self.node(ino), offset, len));
     }
@@ -93,9 +93,9 @@ mod tests {
     fn epochs_are_used_from_linux_6_16_on() {
         let epochs = Epochs::default();
         assert!(!epochs.are_supported());
-        epochs.agreed(43);
+        epochs.negotiated(43);
         assert!(!epochs.are_supported());
-        epochs.agreed(44);
+        epochs.negotiated(44);
         assert!(epochs.are_supported());
     }
 }

@@ -113,7 +113,7 @@ pub(crate) struct Serving {
     pub(crate) vfs: Arc<Vfs>,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) next_handle: Arc<AtomicU64>,
-    pub(crate) agreed: Arc<OnceLock<InitOut>>,
+    pub(crate) negotiated: Arc<OnceLock<InitOut>>,
     pub(crate) control: WorkerControl,
     pub(crate) notifier: Notifier,
     pub(crate) root: Ino,
@@ -128,14 +128,14 @@ fn starting(source: std::io::Error) -> Error {
 }
 
 impl Server {
-    /// Prepares to serve, and begins to receive changes by other clients. `agreed` is the result of INIT, if the kernel
-    /// has sent it already.
+    /// Prepares to serve, and begins to receive changes by other clients. `negotiated` is the result of INIT,
+    /// if the kernel has sent it already.
     pub(crate) fn new(
         vfs: &Arc<Vfs>,
         device: DevFuse,
         root: Ino,
         direct: bool,
-        agreed: Option<InitOut>,
+        negotiated: Option<InitOut>,
     ) -> Result<Self, Error> {
         let dispatch = Dispatch {
             vfs: Arc::clone(vfs),
@@ -145,10 +145,10 @@ impl Server {
             root,
             direct,
             epochs: Epochs::default(),
-            agreed: Arc::new(agreed.map_or_else(OnceLock::new, OnceLock::from)),
+            negotiated: Arc::new(negotiated.map_or_else(OnceLock::new, OnceLock::from)),
         };
-        if let Some(agreed) = agreed {
-            dispatch.epochs.agreed(agreed.minor);
+        if let Some(negotiated) = negotiated {
+            dispatch.epochs.negotiated(negotiated.minor);
         }
         // The notifier ends with the volume's session, after the last request. It is also needed if this mount
         // is exclusive, for changes that the kernel does not notice itself: a write that cleared SUID, or the
@@ -169,7 +169,7 @@ impl Server {
     pub(crate) fn start(self, options: &Options) -> Result<Serving, Error> {
         let Server { dispatch, device, notifier } = self;
         let (vfs, waiters) = (Arc::clone(&dispatch.vfs), Arc::clone(&dispatch.waiters));
-        let (next_handle, agreed) = (Arc::clone(&dispatch.next_handle), Arc::clone(&dispatch.agreed));
+        let (next_handle, negotiated) = (Arc::clone(&dispatch.next_handle), Arc::clone(&dispatch.negotiated));
         let (root, direct, control) = (dispatch.root, dispatch.direct, device.control().clone());
         let retrying = waiters.start(Arc::clone(&vfs)).map_err(starting)?;
         let workers = Workers {
@@ -208,7 +208,7 @@ impl Server {
             vfs,
             waiters,
             next_handle,
-            agreed,
+            negotiated,
             control,
             notifier,
             root,
@@ -223,7 +223,7 @@ impl Server {
 impl Serving {
     /// Whether requests come through io_uring, not `/dev/fuse`. Known after INIT.
     pub(crate) fn uses_ring(&self) -> bool {
-        self.agreed.get().is_some_and(|agreed| agreed.flags.contains(InitFlags::OVER_IO_URING))
+        self.negotiated.get().is_some_and(|negotiated| negotiated.flags.contains(InitFlags::OVER_IO_URING))
     }
 }
 

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use fuse_proto::{Entry, FileLock, NodeId, SetAttr, SetTime, StatFs};
 use types::{Errno, FileType, Mode, Time};
-use vfs::{AllocateMode, Attr, AttrChange, Lifetimes, Lock, LockKind, LockRequest, MakeKind, OpenFor, Seek};
+use vfs::{
+    AllocateMode, Attr, AttrChange, Lifetimes, Lock, LockKind, LockRequest, MakeKind, OpenAccess, Seek,
+};
 
 /// Flags of `open(2)`.
 pub(crate) const O_ACCMODE: u32 = 0o3;
@@ -61,10 +63,10 @@ pub(crate) fn attr_ttl(of: &Attr, lifetimes: Lifetimes) -> Duration {
 /// The access that OPEN requests. `flags` are those of `open(2)`. The kernel adds `FMODE_EXEC` when it opens
 /// a program to run it, which needs no read permission. User space cannot set this bit: `build_open_flags`
 /// clears it.
-pub(crate) fn open_for(flags: u32) -> OpenFor {
+pub(crate) fn open_for(flags: u32) -> OpenAccess {
     let access = flags & O_ACCMODE;
     let execute = flags & FMODE_EXEC != 0 && access == O_RDONLY;
-    OpenFor {
+    OpenAccess {
         read: access != O_WRONLY && !execute,
         write: access != O_RDONLY,
         append: flags & O_APPEND != 0,
@@ -85,7 +87,7 @@ pub(crate) fn change(requested: &SetAttr) -> AttrChange {
         size_bytes: requested.size_bytes,
         atime: requested.atime.map(time),
         mtime: requested.mtime.map(time),
-        is_set_times: !is_chosen(requested.atime) && !is_chosen(requested.mtime),
+        sets_times_to_now: !is_chosen(requested.atime) && !is_chosen(requested.mtime),
         is_open: requested.fh.is_some(),
         kill_suidgid: requested.kill_suidgid,
     }

@@ -218,10 +218,10 @@ impl Waiters {
                 state.is_busy = true;
                 drop(state);
                 vfs.locks.remove_ended_waits();
-                state = self.rest(self.lock());
+                state = self.set_idle(self.lock());
             } else if let Some(waiting) = state.waiting.pop_front() {
                 state.is_busy = true;
-                state = self.rest(self.retry(vfs, state, waiting));
+                state = self.set_idle(self.retry(vfs, state, waiting));
             } else if state.retried.is_empty() {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             } else {
@@ -244,7 +244,7 @@ impl Waiters {
     }
 
     /// Tells [`Waiters::pause`] that the thread is not busy.
-    fn rest<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn set_idle<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.is_busy = false;
         if state.is_paused {
             self.changed.notify_all();

@@ -35,7 +35,7 @@ pub enum CheckReason {
     /// The caller owns the file.
     Owns,
     /// The caller does not own the file, and only its owner may do this.
-    OwnsNot,
+    IsNotOwner,
     /// The caller owns the sticky directory.
     OwnsDirectory,
     /// The directory is sticky, and the caller owns neither it nor the file.
@@ -68,7 +68,7 @@ impl CheckResult {
             Ok(Grant::Owner) => CheckReason::Owns,
             Ok(Grant::DirectoryOwner) => CheckReason::OwnsDirectory,
             Ok(Grant::Capability(caps)) => CheckReason::Capability(caps),
-            Err(Denial::NotOwner) => CheckReason::OwnsNot,
+            Err(Denial::NotOwner) => CheckReason::IsNotOwner,
             Err(Denial::Sticky) => CheckReason::OwnsNeither,
             Err(Denial::NeedsCapability(caps)) => CheckReason::NeedsCapability(caps),
         };
@@ -147,14 +147,14 @@ pub(crate) fn beforehand(access_attrs: &AccessAttrs) -> Mask {
 fn touch(cred: &Cred, access_attrs: &AccessAttrs) -> CheckResult {
     let by_data = access(cred, Perm::WRITE, access_attrs);
     let Rules::Nfs4(Some(acl)) = &access_attrs.rules else { return by_data };
-    if by_data.is_granted() || !lets_try(cred, Perm::WRITE, access_attrs, acl) {
+    if by_data.is_granted() || !kernel_forwards(cred, Perm::WRITE, access_attrs, acl) {
         return by_data;
     }
     nfs4_access(cred, Mask::WRITE_ATTRIBUTES | beforehand(access_attrs), access_attrs, Some(acl))
 }
 
 /// Whether the kernel forwards a request that needs these bits. It decides by the projection of the ACL.
-fn lets_try(cred: &Cred, want: Perm, access_attrs: &AccessAttrs, acl: &Nfs4Rules) -> bool {
+fn kernel_forwards(cred: &Cred, want: Perm, access_attrs: &AccessAttrs, acl: &Nfs4Rules) -> bool {
     let is_dir = access_attrs.kind.is_dir();
     let shown = nfs4::project(acl.deciding(), access_attrs.uid, access_attrs.gid, is_dir);
     let mode = Mode::new(shown.rwx);
@@ -171,9 +171,9 @@ fn lets_try(cred: &Cred, want: Perm, access_attrs: &AccessAttrs, acl: &Nfs4Rules
 /// Whether the kernel forwards the removal of names from a directory with an NFSv4 ACL: the owner needs `w`
 /// in the mode, and other callers need it if the group bits are clear. True without an ACL, because then the
 /// mode is checked anyway.
-pub(crate) fn lets_try_names(cred: &Cred, dir: &AccessAttrs) -> bool {
+pub(crate) fn kernel_forwards_name_changes(cred: &Cred, dir: &AccessAttrs) -> bool {
     match &dir.rules {
-        Rules::Nfs4(Some(acl)) => lets_try(cred, Perm::WRITE | Perm::EXECUTE, dir, acl),
+        Rules::Nfs4(Some(acl)) => kernel_forwards(cred, Perm::WRITE | Perm::EXECUTE, dir, acl),
         _ => true,
     }
 }
@@ -272,7 +272,7 @@ fn remove(cred: &Cred, access_attrs: &AccessAttrs, dir: &AccessAttrs) -> CheckRe
     };
     let (dir_acl, own_acl) = (acl_of(dir), acl_of(access_attrs));
     let of_dir = || nfs4_reason(cred, Mask::DELETE_CHILD | Mask::WRITE_DATA, dir, dir_acl.as_ref());
-    if !lets_try_names(cred, dir) {
+    if !kernel_forwards_name_changes(cred, dir) {
         return CheckResult::refused(Errno::EACCES, of_dir());
     }
     let removal = nfs4::Removal {

@@ -6,7 +6,7 @@
 //! | `listing` | [`read_dir_plus`]: names, attributes and ACLs of a directory in bulk |
 //! | `access_attrs` | the attributes of an inode that access depends on |
 //! | `tree`, `local` | the names of a volume, and those of this machine, for walks along a path |
-//! | `route` | a path, and every access check on the way |
+//! | `path_checks` | a path, and every access check on the way |
 //! | `check`, `path` | one access check; paths as bytes |
 //! | `domains` | the Windows domains that ACLs name |
 //! | `evaluate` | the result of a check for a caller, with its reason |
@@ -22,8 +22,8 @@ mod evaluate;
 mod listing;
 mod local;
 mod path;
+mod path_checks;
 mod query_error;
-mod route;
 mod tree;
 
 pub use access_attrs::{AccessAttrs, Nfs4Rules, Rules};
@@ -37,6 +37,6 @@ pub use domains::Domains;
 pub use evaluate::{CheckReason, CheckResult, evaluate};
 pub use listing::{DirEntry, ReadDirPlus, read_dir_plus};
 pub use local::{LocalTree, MountedRules};
+pub use path_checks::{Operation, OperationError, PathAnswer, PathChecks};
 pub use query_error::QueryError;
-pub use route::{Operation, OperationError, Route, RouteAnswer};
 pub use tree::{Tree, TreeFile, VolumeTree};

@@ -6,7 +6,7 @@ use std::vec;
 
 use acl::posix::PosixAcl;
 use acl::sid_rules::SidRules;
-use meta::{AclKind, Beside, Dirent, Engine, EngineError, Inode, Record, RecordKey, Scan};
+use meta::{AclKind, Dirent, Engine, EngineError, Inode, Record, RecordKey, Scan, ScanInclude};
 use types::{AclId, FileType, Ino, Name};
 
 use crate::access_attrs::Rules;
@@ -135,7 +135,7 @@ impl ReadDirPlus<'_> {
             parent: self.dir,
             after,
             limit: PAGE,
-            beside: Beside::InodesWithAcls,
+            include: ScanInclude::InodesWithAcls,
         })?;
         if self.access.len() + self.default.len() > MAX_ACLS {
             self.access.clear();

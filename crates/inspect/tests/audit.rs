@@ -105,11 +105,14 @@ fn naive(volume: &Fixture, path: &str, kind: Kind, is_link: bool, cred: &Cred) -
     let may = |want: &str| volume.explain(path, want, cred).errno.is_none();
     // A name is reached if all directories above it may be searched. The removal of the name requires the
     // same, and does not follow a link either.
-    let route = volume.route(path, "delete").unwrap();
+    let path_checks = volume.path_checks(path, "delete").unwrap();
     let reached = path == "/" || {
-        let above =
-            route.checks.iter().filter(|check| check.requirement == inspect::Requirement::Search).count();
-        route.explain(cred).results.iter().take(above).all(inspect::CheckResult::is_granted)
+        let above = path_checks
+            .checks
+            .iter()
+            .filter(|check| check.requirement == inspect::Requirement::Search)
+            .count();
+        path_checks.explain(cred).results.iter().take(above).all(inspect::CheckResult::is_granted)
     };
     if !reached {
         return Seen::default();

@@ -1,10 +1,11 @@
-//! Routes and reasons on a volume in memory. `cli/tests/access.rs` compares with the kernel on real mounts.
+//! Access checks and their reasons on a volume in memory. `cli/tests/access.rs` compares with the kernel on
+//! real mounts.
 
 mod common;
 
 use acl::posix::{Entry, Perm, Tag};
 use common::{Fixture, ROOT, user};
-use inspect::{CheckReason, LocalTree, Operation, QueryError, Requirement, Route};
+use inspect::{CheckReason, LocalTree, Operation, PathChecks, QueryError, Requirement};
 use meta::Effect;
 use types::{AclId, Caps, Cred, Errno, FileType, Ino, Name};
 
@@ -31,17 +32,18 @@ fn volume() -> Fixture {
 #[test]
 fn explanation_has_every_check_on_the_way() {
     let volume = volume();
-    let route = volume.route("/a/b/f", "rw").unwrap();
-    let places: Vec<String> = route.checks.iter().map(|c| String::from_utf8_lossy(&c.path).into()).collect();
+    let path_checks = volume.path_checks("/a/b/f", "rw").unwrap();
+    let places: Vec<String> =
+        path_checks.checks.iter().map(|c| String::from_utf8_lossy(&c.path).into()).collect();
     assert_eq!(places, ["/", "/a", "/a/b", "/a/b/f"]);
-    let answer = route.explain(&user(3, 30, &[50]));
+    let answer = path_checks.explain(&user(3, 30, &[50]));
     assert_eq!(answer.errno, Some(Errno::EACCES));
     let reasons: Vec<&CheckReason> = answer.results.iter().map(|result| &result.reason).collect();
     assert_eq!(reasons[0], &CheckReason::Mode(entry(Tag::Other, "r-x")));
     assert_eq!(reasons[1], &CheckReason::Entry(entry(Tag::Group(50), "rwx"), Some(Perm::new(5))));
     assert_eq!(reasons[2], &CheckReason::Mode(entry(Tag::Other, "rwx")));
     assert_eq!(reasons[3], &CheckReason::Entry(entry(Tag::User(3), "rw-"), Some(Perm::READ)));
-    assert_eq!(route.explain(&user(2, 30, &[])).errno, None);
+    assert_eq!(path_checks.explain(&user(2, 30, &[])).errno, None);
     assert_eq!(volume.explain("/a/b/f", "r", &user(3, 3, &[])).errno, None);
     let refused = volume.explain("/a/b/f", "r", &user(4, 4, &[]));
     assert_eq!(refused.results.last().unwrap().reason, CheckReason::Entry(entry(Tag::Other, "---"), None));
@@ -70,7 +72,7 @@ fn create_and_delete_depend_on_the_directory() {
     let result = volume.explain("/a/b/f", "delete", &user(1, 9, &[])).results.pop().unwrap();
     assert_eq!(result.reason, CheckReason::OwnsDirectory);
     for path in ["/a/b/.", "/a/b/..", "/."] {
-        assert!(matches!(volume.route(path, "delete"), Err(QueryError::Path { .. })), "{path}");
+        assert!(matches!(volume.path_checks(path, "delete"), Err(QueryError::Path { .. })), "{path}");
     }
 }
 
@@ -97,9 +99,9 @@ fn chmod_chown_and_touch_depend_on_owner_and_capabilities() {
 fn links_are_followed_as_in_the_kernel() {
     let volume = volume();
     let at = |path: &str, want: &str| {
-        let route = volume.route(path, want).unwrap();
-        let last = route.checks.last().map(|check| String::from_utf8_lossy(&check.path).into_owned());
-        (last.unwrap_or_default(), route.end)
+        let path_checks = volume.path_checks(path, want).unwrap();
+        let last = path_checks.checks.last().map(|check| String::from_utf8_lossy(&check.path).into_owned());
+        (last.unwrap_or_default(), path_checks.end)
     };
     assert_eq!(at("/a/to-f", "r"), ("/a/b/f".to_owned(), Ok(())));
     assert_eq!(at("/a/b/up", "r"), ("/a/b/f".to_owned(), Ok(())));
@@ -113,8 +115,8 @@ fn links_are_followed_as_in_the_kernel() {
     assert_eq!(at("", "r").1, Err(Errno::ENOENT));
     assert_eq!(at(&"/a".repeat(3000), "r").1, Err(Errno::ENAMETOOLONG));
     assert_eq!(at(&format!("/{}", "n".repeat(256)), "r").1, Err(Errno::ENAMETOOLONG));
-    assert!(matches!(volume.route("/out", "r"), Err(QueryError::LeadsOut { .. })));
-    assert!(matches!(volume.route("/a\0b", "r"), Err(QueryError::Path { .. })));
+    assert!(matches!(volume.path_checks("/out", "r"), Err(QueryError::LeadsOut { .. })));
+    assert!(matches!(volume.path_checks("/a\0b", "r"), Err(QueryError::Path { .. })));
     // In a sticky directory that everybody may write to, links of others at the end of a path are not
     // followed.
     assert_eq!(volume.explain("/a/b/up", "stat", &user(2, 2, &[])).errno, None);
@@ -126,24 +128,24 @@ fn links_are_followed_as_in_the_kernel() {
 #[test]
 fn damage_is_an_error_and_grants_nothing() {
     let volume = volume();
-    let route = volume.route("/a/b/f", "chmod").unwrap();
-    let ino = Ino(route.checks.last().unwrap().access_attrs.ino);
+    let path_checks = volume.path_checks("/a/b/f", "chmod").unwrap();
+    let ino = Ino(path_checks.checks.last().unwrap().access_attrs.ino);
     let (mut inode, _) = volume.tree().inode(ino).unwrap();
     inode.access_acl = AclId(4711);
     volume.apply(vec![Effect::PutInode(inode)]);
-    assert!(matches!(volume.route("/a/b/f", "r"), Err(QueryError::Acl { .. })));
+    assert!(matches!(volume.path_checks("/a/b/f", "r"), Err(QueryError::Acl { .. })));
     let name = Name::new(b"lost").unwrap();
     volume.apply(vec![Effect::PutDirent { parent: ROOT, name, ino: Ino(9999), kind: FileType::Regular }]);
-    assert!(matches!(volume.route("/lost", "r"), Err(QueryError::Damaged { ino: 9999, .. })));
+    assert!(matches!(volume.path_checks("/lost", "r"), Err(QueryError::Damaged { ino: 9999, .. })));
     assert!(matches!(volume.tree().inode(Ino(9999)), Err(QueryError::Damaged { .. })));
 }
 
 #[test]
 fn local_tree_reads_the_files_of_this_machine() {
-    let route =
-        Route::find(&LocalTree::default(), b"/proc/self/status", Operation::Access(Perm::READ)).unwrap();
-    assert_eq!(route.end, Ok(()));
-    assert!(matches!(route.checks.first().unwrap().requirement, Requirement::Search));
-    let none = Route::find(&LocalTree::default(), b"/proc/no such file", Operation::Stat).unwrap();
+    let path_checks =
+        PathChecks::find(&LocalTree::default(), b"/proc/self/status", Operation::Access(Perm::READ)).unwrap();
+    assert_eq!(path_checks.end, Ok(()));
+    assert!(matches!(path_checks.checks.first().unwrap().requirement, Requirement::Search));
+    let none = PathChecks::find(&LocalTree::default(), b"/proc/no such file", Operation::Stat).unwrap();
     assert_eq!(none.end, Err(Errno::ENOENT));
 }

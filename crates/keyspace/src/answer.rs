@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use meta::{Beside, CONDEMNED, Counter, Garbage, Inode, Record, RecordKey, Scan, Settings, Usage, Xattrs};
+use meta::{
+    CONDEMNED, Counter, Garbage, Inode, Record, RecordKey, Scan, ScanInclude, Settings, Usage, Xattrs,
+};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId};
 
 use crate::keys::{CTIME, InodeLocation, Keyspace, LINKS, MTIME, Span};
@@ -227,8 +229,8 @@ impl Reader<'_> {
 
     fn page(&mut self, scan: &Scan) -> Result<(Vec<Record>, bool), ReadStop> {
         match scan {
-            Scan::Dir { parent, after, limit, beside } => {
-                self.directory(*parent, after.as_ref(), *limit, *beside)
+            Scan::Dir { parent, after, limit, include } => {
+                self.directory(*parent, after.as_ref(), *limit, *include)
             }
             Scan::Inodes { after, limit } => self.inodes(*after, *limit),
             Scan::Slices { ino, from, limit } => self.slices(*ino, *from, *limit),
@@ -346,7 +348,7 @@ impl Reader<'_> {
         parent: Ino,
         after: Option<&Name>,
         limit: usize,
-        beside: Beside,
+        include: ScanInclude,
     ) -> Result<(Vec<Record>, bool), ReadStop> {
         let keys = self.keys;
         let span = keys.dirents(parent);
@@ -372,10 +374,10 @@ impl Reader<'_> {
         more |= entries.len() > limit;
         entries.truncate(limit);
         let mut records = Vec::with_capacity(entries.len() * 2);
-        let (mut missing, acls) = (false, beside == Beside::InodesWithAcls);
+        let (mut missing, acls) = (false, include == ScanInclude::InodesWithAcls);
         for (key, name, entry, parts) in entries {
             records.push(Record::Dirent(parent, name, Some(entry.dirent)));
-            if beside == Beside::Nothing {
+            if include == ScanInclude::Nothing {
                 continue;
             }
             let done = match (entry.stored, &parts) {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use meta::{EngineError, Frozen, Guard, Page, Record, RecordKey, Scan, Seq, Snapshot, Txn};
+use meta::{EngineError, Guard, Page, Record, RecordKey, Scan, Seq, Snapshot, SnapshotReader, Txn};
 
 use crate::answer::{Answer, answer, page};
 use crate::key_cache::{CachedSource, KeyCache};
@@ -78,11 +78,11 @@ pub trait KeyReader {
 /// Answers record keys as of one moment, and returns the moment.
 ///
 /// # Errors
-/// Those of [`until`].
+/// Those of [`read_until_complete`].
 pub fn read(store: &impl KeyReader, record_keys: &[RecordKey]) -> Result<(Vec<Record>, u64), EngineError> {
     // An answer from the cache shows which keys are needed: usually the current answer needs the same.
     let first = likely(store.keys(), store.key_cache(), record_keys);
-    until(store, None, first, true, |source| answer(store.keys(), record_keys, source))
+    read_until_complete(store, None, first, true, |source| answer(store.keys(), record_keys, source))
 }
 
 /// Answers a scan as of one moment: returns a page, whether more may follow, and the moment. A short page takes
@@ -90,46 +90,48 @@ pub fn read(store: &impl KeyReader, record_keys: &[RecordKey]) -> Result<(Vec<Re
 /// A scan of inodes by number takes three reads: the numbers, the location records, and the dirents.
 ///
 /// # Errors
-/// Those of [`until`].
+/// Those of [`read_until_complete`].
 pub fn scan(store: &impl KeyReader, scan: &Scan) -> Result<((Vec<Record>, bool), u64), EngineError> {
     let (_, first) = page(store.keys(), scan, &ReadSet::default());
-    until(store, None, first, true, |source| page(store.keys(), scan, source))
+    read_until_complete(store, None, first, true, |source| page(store.keys(), scan, source))
 }
 
 /// Reads a store as of one moment, for as long as the store keeps the values of that moment.
 #[derive(Debug)]
-pub struct FrozenStore<S> {
+pub struct SnapshotStore<S> {
     store: Arc<S>,
     at: u64,
     seq: Seq,
 }
 
-impl<S: KeyReader> FrozenStore<S> {
+impl<S: KeyReader> SnapshotStore<S> {
     /// A reader of the present moment. `seq_of` returns the sequence number of a moment.
     ///
     /// # Errors
     /// Those of [`KeyReader::fetch`].
     pub fn new(store: &Arc<S>, seq_of: impl FnOnce(u64) -> Seq) -> Result<Self, EngineError> {
         let (_, at) = store.fetch(&[KeyQuery::Key(store.keys().version())], None)?;
-        Ok(FrozenStore { store: Arc::clone(store), at, seq: seq_of(at) })
+        Ok(SnapshotStore { store: Arc::clone(store), at, seq: seq_of(at) })
     }
 }
 
-impl<S: KeyReader + Send + Sync + fmt::Debug> Frozen for FrozenStore<S> {
+impl<S: KeyReader + Send + Sync + fmt::Debug> SnapshotReader for SnapshotStore<S> {
     fn read(&mut self, record_keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let store = &*self.store;
         let first = likely(store.keys(), store.key_cache(), record_keys);
         // Cached keys may be newer than the moment.
-        let (records, _) =
-            until(store, Some(self.at), first, false, |source| answer(store.keys(), record_keys, source))?;
+        let (records, _) = read_until_complete(store, Some(self.at), first, false, |source| {
+            answer(store.keys(), record_keys, source)
+        })?;
         Ok(Snapshot { seq: self.seq, records })
     }
 
     fn scan(&mut self, scan: &Scan) -> Result<Page, EngineError> {
         let store = &*self.store;
         let (_, first) = page(store.keys(), scan, &ReadSet::default());
-        let ((records, more), _) =
-            until(store, Some(self.at), first, false, |source| page(store.keys(), scan, source))?;
+        let ((records, more), _) = read_until_complete(store, Some(self.at), first, false, |source| {
+            page(store.keys(), scan, source)
+        })?;
         Ok(Page { snapshot: Snapshot { seq: self.seq, records }, more })
     }
 
@@ -144,7 +146,7 @@ impl<S: KeyReader + Send + Sync + fmt::Debug> Frozen for FrozenStore<S> {
 ///
 /// # Errors
 /// Those of [`KeyReader::fetch`]; a permanent error if the store is damaged.
-pub fn until<T>(
+pub fn read_until_complete<T>(
     store: &impl KeyReader,
     at: Option<u64>,
     first: impl IntoIterator<Item = KeyQuery>,

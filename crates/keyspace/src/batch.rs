@@ -6,10 +6,10 @@ use meta::{Inode, Txn};
 use types::{Ino, OpId};
 
 use crate::keys::Keyspace;
-use crate::settle::{Claim, KeyWrite};
 use crate::source::{Assume, KeyQuery, ReadStop, Source};
 use crate::state::{Options, State};
 use crate::value::{Damaged, decode_log, encode_log};
+use crate::writes::{KeyWrite, Precondition};
 
 /// The result of a transaction, if the batch is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) enum End {
 pub struct Batch {
     /// The results of the first transactions, possibly of all of them.
     pub done: Vec<Done>,
-    pub claims: Vec<Claim>,
+    pub preconditions: Vec<Precondition>,
     pub writes: Vec<KeyWrite>,
     /// Everything that was queried, known or not.
     pub queried: BTreeSet<KeyQuery>,
@@ -76,7 +76,9 @@ pub fn decide(keys: &Keyspace, txns: &[Txn], source: &dyn Source, options: Optio
     let mut end = End::All;
     for txn in txns {
         let more = 1 + txn.guards.len() + txn.effects.len();
-        if run.ops.len() == MAX || !run.done.is_empty() && state.claims.len() + more > options.max_claims {
+        if run.ops.len() == MAX
+            || !run.done.is_empty() && state.preconditions.len() + more > options.max_preconditions
+        {
             break;
         }
         match run.step(&mut state, txn) {
@@ -127,11 +129,11 @@ impl Run {
         let log = state.lookup.key(&key, Assume::Absent);
         if let Some(held) = log? {
             let index = decode_log(&key, &held.value)?.index;
-            state.claims.insert(key, Some(held.version));
+            state.preconditions.insert(key, Some(held.version));
             self.done.push(Done::Repeated { version: Some(held.version), index });
             return Ok(true);
         }
-        state.claims.insert(key.clone(), None);
+        state.preconditions.insert(key.clone(), None);
         let holds = all(txn.guards.iter().map(|guard| state.holds(guard)));
         // If the guards can be decided only after a flush, the earlier transactions are written without the
         // effects of this one.
@@ -178,14 +180,21 @@ impl Run {
                     *index = index_of((*index).into());
                 }
             }
-            match state.settle() {
+            match state.build_writes() {
                 Ok(settled) => writes = settled,
                 Err(ReadStop::Damaged(damaged)) => end = End::Damaged(damaged),
                 Err(ReadStop::Missing | ReadStop::Flush) => end = End::Missing,
             }
         }
-        let claims = state.claims();
-        Batch { done: self.done, claims, writes, queried: state.lookup.queried, shown: self.shown, end }
+        let preconditions = state.preconditions();
+        Batch {
+            done: self.done,
+            preconditions,
+            writes,
+            queried: state.lookup.queried,
+            shown: self.shown,
+            end,
+        }
     }
 }
 

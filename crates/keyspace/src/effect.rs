@@ -146,7 +146,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// A quota, with a claim, so that commits which charge the same quota are serialized.
+    /// A quota, with a precondition, so that commits which charge the same quota are serialized.
     pub(crate) fn quota(&mut self, quota: QuotaKey) -> Result<Option<Quota>, ReadStop> {
         let key = self.keys.quota(quota);
         let found = self.value(&key, Assume::Nothing)?;

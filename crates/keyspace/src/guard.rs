@@ -11,7 +11,7 @@ use crate::value::{Amount, decode_bytes, decode_locks, decode_row, decode_sessio
 
 impl State<'_> {
     /// Whether the guard holds. If the guard requires that a key is absent, and the key is not known, the key is
-    /// presumed to be absent; a claim checks this.
+    /// presumed to be absent; a precondition checks this.
     pub(crate) fn holds(&mut self, guard: &Guard) -> Result<bool, ReadStop> {
         Ok(match guard {
             Guard::DirentIs { parent, name, ino } => {
@@ -51,7 +51,7 @@ impl State<'_> {
                 exists && found[..] == locks[..]
             }
             Guard::Rows { ino, chunk, rows } => {
-                // A claim of the inode suffices, because its record changes with its rows.
+                // A precondition on the inode suffices, because its record changes with its rows.
                 if self.load(*ino, Assume::Nothing)?.stored.is_none_or(|stored| stored.rows == 0) {
                     return Ok(rows.is_empty());
                 }
@@ -72,7 +72,9 @@ impl State<'_> {
                 }
                 None => outer.is_none(),
             },
-            Guard::Session { session, heartbeat: Some(heartbeat) } => self.beat(*session, *heartbeat)?,
+            Guard::Session { session, heartbeat: Some(heartbeat) } => {
+                self.has_heartbeat(*session, *heartbeat)?
+            }
             Guard::Session { session, heartbeat: None } => self.session_exists(*session)?,
             Guard::Term { session, term } => self.is_open(*session, *term)?,
             Guard::Acl { id } => {
@@ -82,10 +84,11 @@ impl State<'_> {
     }
 
     /// The text of an ACL as stored, for a transaction that refers to the ACL. These transactions must not
-    /// conflict with each other. On a store where a claim of one key excludes all other claims of it, each of
-    /// them therefore claims one of 256 keys, chosen by its shard (compare [`State::is_open`]). A transaction
-    /// that condemns an ACL claims all 256 keys. If thousands of commits a second refer to ACLs, it may lose
-    /// every attempt; then `limen gc` fails, and the ACLs stay.
+    /// conflict with each other. On a store where a precondition on a key conflicts with every other one on
+    /// it, each of them therefore has a precondition on one of 256 keys, chosen by its shard (compare
+    /// [`State::is_open`]). A transaction that condemns an ACL has preconditions on all 256 keys. If
+    /// thousands of commits a second refer to ACLs, it may lose every attempt; then `limen gc` fails, and the
+    /// ACLs stay.
     pub(crate) fn acl(&mut self, id: AclId, assume: Assume) -> Result<Option<String>, ReadStop> {
         if !self.options.blind {
             self.untouched.insert(self.keys.acl_users(acl_users(self.options.shard)));
@@ -93,7 +96,7 @@ impl State<'_> {
         self.decoded(self.keys.acl(id), assume, decode_text)
     }
 
-    fn beat(&mut self, session: SessionId, heartbeat: Time) -> Result<bool, ReadStop> {
+    fn has_heartbeat(&mut self, session: SessionId, heartbeat: Time) -> Result<bool, ReadStop> {
         let decode = |key: &[u8], value: &[u8]| decode_session(session, key, value);
         let found = self.decoded(self.keys.session(session), Assume::Nothing, decode)?;
         Ok(found.is_some_and(|session| session.heartbeat == heartbeat))
@@ -108,9 +111,9 @@ impl State<'_> {
 
     /// Whether the term is open. Every commit of a mount checks this, and these commits must conflict neither with
     /// each other nor with heartbeats. So a store that compares versions compares the fence, which neither of them
-    /// writes. On other stores a claim of one key excludes all other claims of it. There, a commit claims the head
-    /// of one shard of the term, which no other commit uses at the same time; the end of the term and the removal
-    /// of the session claim the heads of all shards.
+    /// writes. On other stores a precondition on a key conflicts with every other one on it. There, a commit
+    /// has one on the head of one shard of the term, which no other commit uses at the same time; the end of
+    /// the term and the removal of the session have preconditions on the heads of all shards.
     fn is_open(&mut self, session: SessionId, term: Term) -> Result<bool, ReadStop> {
         let key = self.keys.fence(session, term);
         if self.options.blind {
@@ -130,8 +133,8 @@ impl State<'_> {
     /// Whether the directory has no entry. A range that is not known is presumed empty, if the store can check that.
     fn is_empty(&mut self, ino: Ino) -> Result<bool, ReadStop> {
         if !self.options.blind {
-            // On a store without claims on ranges, a new entry conflicts with this through the directory's
-            // record.
+            // On a store without preconditions on ranges, a new entry conflicts with this through the
+            // directory's record.
             self.load(ino, Assume::Nothing)?;
         }
         let mut here = self.dirents.iter().filter(|((parent, _), _)| *parent == ino).map(|(_, state)| state);

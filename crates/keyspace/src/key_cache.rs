@@ -13,8 +13,8 @@ use bytes::Bytes;
 
 use crate::answer::implied_inode_row;
 use crate::keys::{Keyspace, Span};
-use crate::settle::KeyWrite;
 use crate::source::{KeyState, ReadSet, Source, StoredValue};
+use crate::writes::KeyWrite;
 
 /// The number of keys in one generation; there are two.
 const GENERATION: usize = 100_000;
@@ -93,7 +93,8 @@ impl KeyCache {
             if let Some((place, value)) = implied
                 && self.get(&place) == KeyState::Unknown
             {
-                // The version does not matter, because a commit claims the dirent and not this record.
+                // The version does not matter, because a commit has a precondition on the dirent and not on
+                // this record.
                 self.note(&place, Some(StoredValue { value, version: 0 }), as_of);
             }
         }

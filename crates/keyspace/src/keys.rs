@@ -15,7 +15,7 @@
 //! | `k` ino | the locks on the inode |
 //! | `w` session owner kind | a waiting lock request |
 //! | `a` id | an ACL's text; after a `!` if the ACL is condemned |
-//! | `x` number | never stored: claimed on a store that compares no versions (TiKV), see `State::acl` |
+//! | `x` number | never stored: used by preconditions on a store that compares no versions (TiKV), see `State::acl` |
 //! | `t` name, `c` name | a setting, a counter |
 //! | `u` shard | what one writer has added to the usage; on a volume with a limit also its reservation |
 //! | `s` session, `o` session ino | a session, an unlinked file that it has open |
@@ -188,7 +188,7 @@ impl Keyspace {
         self.key(b'a', &[&id.to_bytes()])
     }
 
-    /// A key that is claimed but never written: see `State::acl`.
+    /// A key that preconditions use, but that is never written: see `State::acl`.
     pub(crate) fn acl_users(&self, number: u8) -> Vec<u8> {
         self.key(b'x', &[&[number]])
     }

@@ -14,7 +14,7 @@
 //! | `state` | the records after each transaction of a batch |
 //! | `guard`, `effect` | checks guards, and applies effects |
 //! | `batch` | decides a whole batch |
-//! | `settle` | turns the changes into writes of keys |
+//! | `writes` | turns the changes into writes of keys |
 //! | `key_cache` | a cache of keys |
 //! | `ask` | repeats reads until there is an answer |
 //! | `change_log` | a log of changes, as keys, for stores that push no changes |
@@ -32,14 +32,16 @@ mod key_cache;
 mod keys;
 mod periodic_task;
 mod reservation;
-mod settle;
 mod shards;
 mod source;
 mod state;
 mod value;
+mod writes;
 
 pub use answer::{Answer, answer, page};
-pub use ask::{Fresh, FrozenStore, KeyReader, disagree, guard_keys, is_needed, likely, read, scan, until};
+pub use ask::{
+    Fresh, KeyReader, SnapshotStore, disagree, guard_keys, is_needed, likely, read, read_until_complete, scan,
+};
 pub use batch::{Batch, Done, decide};
 pub use change_log::{
     ChangeEntry, KEPT, ShardHead, decode_changes, decode_head, encode_changes, encode_head,
@@ -48,8 +50,8 @@ pub use form::{Reader, Writer};
 pub use key_cache::{CachedSource, KeyCache, Overlay};
 pub use keys::{Keyspace, LAYOUT_VERSION, Span};
 pub use periodic_task::{CompletedOps, PeriodicTask};
-pub use settle::{Claim, KeyWrite};
 pub use shards::{ShardMerge, ShardPool, TakenShard, merge_shards};
 pub use source::{KeyQuery, KeyState, ReadSet, ReadStop, Source, StoredValue};
 pub use state::Options;
 pub use value::{Damaged, LogEntry, decode_log};
+pub use writes::{KeyWrite, Precondition};

@@ -5,21 +5,22 @@
 //! that exceeds its reservation reads all shards, counts each as if its reservation were used up, and takes a
 //! part of the space that is then left as a new reservation. Therefore all shards together stay within the
 //! limit, even if every reservation is used up. If little space is left, the writer withdraws all
-//! reservations. If little is left even then, it reserves nothing, and claims that no shard has changed.
+//! reservations. If little is left even then, it reserves nothing, and requires that no shard has changed.
 //!
 //! While any shard has a reservation, shard 0 has one too, as a mark. Every writer that takes a reservation or
 //! withdraws reservations writes shard 0. So while shard 0 is unchanged and has the mark, no shard grows beyond
-//! what was counted for it. Without the mark, shards grow freely, and a writer that depends on their sum claims
-//! the whole range. A writer that adds without a limit claims that there is no mark. If there is one, the writer
-//! withdraws all reservations as soon as it exceeds its own.
+//! what was counted for it. Without the mark, shards grow freely, and a writer that depends on their sum
+//! requires that the whole range is unchanged. A writer that adds without a limit requires that there is no
+//! mark. If there is one, the writer withdraws all reservations as soon as it exceeds its own.
 //!
-//! This is escrow (O'Neil: The Escrow Transactional Method, 1986), on stores that can claim ranges. On other
-//! stores (TiKV) nothing is reserved: below a limit, every writer reads and claims all shards.
+//! This is escrow (O'Neil: The Escrow Transactional Method, 1986), on stores that have preconditions on
+//! ranges. On other stores (TiKV) nothing is reserved: below a limit, every writer reads all shards and
+//! requires that they are unchanged.
 
-use crate::settle::{Writes, put};
 use crate::source::{Assume, ReadStop};
 use crate::state::State;
 use crate::value::{Amount, Reservation, UsageShard, decode_shard, encode_shard};
+use crate::writes::{Writes, put};
 
 /// A reservation is this fraction of the space that is left.
 const PART: i64 = 64;
@@ -60,7 +61,7 @@ impl State<'_> {
         }
         let others = self.others()?;
         if others.reservation(&shard, below).is_some() {
-            self.claim_counted(&others);
+            self.require_counted(&others);
             return Ok(true);
         }
         self.unchanged.insert(self.keys.usage_shards());
@@ -98,7 +99,7 @@ impl State<'_> {
         let mut others = self.others()?;
         let mut reservation = self.room.and_then(|room| others.reservation(shard, room));
         if reservation.is_some() {
-            self.claim_counted(&others);
+            self.require_counted(&others);
         } else {
             self.unchanged.insert(self.keys.usage_shards());
             for (key, shard) in std::mem::take(&mut others.reserved) {
@@ -116,9 +117,9 @@ impl State<'_> {
         Ok(reservation)
     }
 
-    /// Claims that no other shard grows beyond what was counted for it.
-    fn claim_counted(&mut self, others: &Others) {
-        self.claims.insert(self.keys.usage_shard(0), others.first_version);
+    /// Requires that no other shard grows beyond what was counted for it.
+    fn require_counted(&mut self, others: &Others) {
+        self.preconditions.insert(self.keys.usage_shard(0), others.first_version);
         if others.first.reservation.is_none() {
             self.unchanged.insert(self.keys.usage_shards());
         }

@@ -10,9 +10,9 @@ use meta::{Guard, Txn};
 use types::{SessionId, Term};
 
 use crate::keys::Keyspace;
-use crate::settle::{Claim, KeyWrite};
 use crate::source::StoredValue;
 use crate::value::{Damaged, UsageShard, decode_shard, encode_shard};
+use crate::writes::{KeyWrite, Precondition};
 
 /// If there are more shards than this, a merge combines this many of them.
 const MAX_SHARDS: usize = 64;
@@ -53,7 +53,7 @@ impl TakenShard<'_> {
     }
 
     /// The shard that a commit of the transactions writes. If a term guards them, it is one of that term's shards,
-    /// because the end of the term claims the heads of these.
+    /// because the end of the term has preconditions on the heads of these.
     pub fn number_for(&self, txns: &[Txn]) -> u64 {
         let shard = |guard: &Guard| match guard {
             Guard::Term { session, term } => Some(term_shard(*session, *term, self.number)),
@@ -90,8 +90,8 @@ pub(crate) fn session_shards(session: SessionId) -> impl Iterator<Item = u64> {
     (0..TERMS as u32).flat_map(move |term| term_shards(session, Term(term)))
 }
 
-/// The number of the key that a transaction which refers to ACLs claims, if it writes this usage shard. Commits at the
-/// same time have different shards, so they rarely have the same key.
+/// The number of the key on which a transaction that refers to ACLs has a precondition, if it writes this
+/// usage shard. Commits at the same time have different shards, so they rarely have the same key.
 pub(crate) fn acl_users(shard: u64) -> u8 {
     // The golden ratio (Fibonacci hashing): neighbouring shards get numbers that are far apart.
     (shard.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
@@ -103,16 +103,16 @@ impl Drop for TakenShard<'_> {
     }
 }
 
-/// A merge of shards: the claims, and the writes if all claims hold.
+/// A merge of shards: the preconditions, and the writes if all of them hold.
 #[derive(Debug)]
 pub struct ShardMerge {
-    pub claims: Vec<Claim>,
+    pub preconditions: Vec<Precondition>,
     pub writes: Vec<KeyWrite>,
 }
 
 /// Merges usage shards into shard 0, and drops their reservations, if closed handles have left many shards.
 /// `found` is the whole content of [`Keyspace::usage_shards`]. If another writer writes one of the shards in the
-/// meantime, a claim fails, and a later call merges them.
+/// meantime, a precondition fails, and a later call merges them.
 ///
 /// # Errors
 /// [`Damaged`].
@@ -121,7 +121,7 @@ pub fn merge_shards(keys: &Keyspace, found: &[(Bytes, StoredValue)]) -> Result<O
         return Ok(None);
     }
     let first = keys.usage_shard(0);
-    let (mut sum, mut claims, mut writes) = (UsageShard::default(), Vec::new(), Vec::new());
+    let (mut sum, mut preconditions, mut writes) = (UsageShard::default(), Vec::new(), Vec::new());
     // Shard 0 is the first in key order, so if it exists it is among the merged ones.
     for (key, held) in found.iter().take(MAX_SHARDS) {
         let shard = decode_shard(key, &held.value)?;
@@ -130,14 +130,17 @@ pub fn merge_shards(keys: &Keyspace, found: &[(Bytes, StoredValue)]) -> Result<O
             // The mark that there are reservations; see the module `reservation`.
             sum.reservation = shard.reservation;
         }
-        claims.push(Claim::Key(key.to_vec(), Some(held.version)));
+        preconditions.push(Precondition::Key(key.to_vec(), Some(held.version)));
         if *key != first {
             writes.push(KeyWrite::Delete(key.to_vec()));
         }
     }
-    if !claims.iter().any(|claim| matches!(claim, Claim::Key(key, _) if *key == first)) {
-        claims.push(Claim::Key(first.clone(), None));
+    if !preconditions
+        .iter()
+        .any(|precondition| matches!(precondition, Precondition::Key(key, _) if *key == first))
+    {
+        preconditions.push(Precondition::Key(first.clone(), None));
     }
     writes.push(KeyWrite::Put(first, encode_shard(sum)));
-    Ok(Some(ShardMerge { claims, writes }))
+    Ok(Some(ShardMerge { preconditions, writes }))
 }

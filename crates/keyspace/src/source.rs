@@ -83,7 +83,7 @@ impl From<Damaged> for ReadStop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Assume {
     Nothing,
-    /// The key is absent, which is probable; a claim checks it when the transaction is committed.
+    /// The key is absent, which is probable; a precondition checks it when the transaction is committed.
     Absent,
 }
 

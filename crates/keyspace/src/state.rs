@@ -1,8 +1,9 @@
 //! The records after each transaction of a batch, on top of the values that a source knows.
 //!
-//! Every value on which a decision depends is claimed: it must be unchanged when the batch is committed. The
-//! links and times of a directory usually decide nothing, so they are read only if needed: [`State::image`]
-//! reads them without a claim, and an effect that sets times writes them without a read, if the store can.
+//! Every value on which a decision depends has a precondition: it must be unchanged when the batch is
+//! committed. The links and times of a directory usually decide nothing, so they are read only if needed:
+//! [`State::image`] reads them without a precondition, and an effect that sets times writes them without a
+//! read, if the store can.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,13 +21,13 @@ use crate::value::{
 /// The abilities of a store, and the options of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Whether the store can delete ranges, claim that a range is empty or unchanged, and put a value only if
+    /// Whether the store can delete ranges, check that a range is empty or unchanged, and put a value only if
     /// it is greater than the stored one. If so, values that decide nothing need not be read.
     pub blind: bool,
     /// The usage shard that this batch changes; no other commit should use it at the same time. Not 0.
     pub shard: u64,
-    /// The maximum number of claims of a batch. A batch of one transaction may have more.
-    pub max_claims: usize,
+    /// The maximum number of preconditions of a batch. A batch of one transaction may have more.
+    pub max_preconditions: usize,
     /// Whether to return the changed inodes. If set, the values that only they need must be known before the
     /// batch is decided.
     pub show: bool,
@@ -37,8 +38,9 @@ pub(crate) struct State<'a> {
     pub(crate) lookup: Lookup<'a>,
     pub(crate) options: Options,
     /// The version that each key must have; `None` if it must be absent.
-    pub(crate) claims: BTreeMap<Vec<u8>, Option<u64>>,
-    /// Keys that no other commit may write in the meantime ([`Claim::Untouched`](crate::Claim::Untouched)).
+    pub(crate) preconditions: BTreeMap<Vec<u8>, Option<u64>>,
+    /// Keys that no other commit may write in the meantime
+    /// ([`Precondition::Untouched`](crate::Precondition::Untouched)).
     pub(crate) untouched: BTreeSet<Vec<u8>>,
     /// Ranges that must be empty.
     pub(crate) empty: BTreeSet<Span>,
@@ -105,7 +107,7 @@ impl<'a> State<'a> {
             keys,
             lookup: Lookup::new(source),
             options,
-            claims: BTreeMap::new(),
+            preconditions: BTreeMap::new(),
             untouched: BTreeSet::new(),
             empty: BTreeSet::new(),
             unchanged: BTreeSet::new(),
@@ -119,8 +121,8 @@ impl<'a> State<'a> {
         }
     }
 
-    fn claim(&mut self, key: Vec<u8>, held: Option<&StoredValue>) {
-        self.claims.insert(key, held.map(|held| held.version));
+    fn require_version(&mut self, key: Vec<u8>, held: Option<&StoredValue>) {
+        self.preconditions.insert(key, held.map(|held| held.version));
     }
 
     /// Loads an inode into `inode_states`.
@@ -130,15 +132,16 @@ impl<'a> State<'a> {
             let held = self.lookup.location(&key, assume)?;
             match held.as_ref().map(|held| decode_inode_row(&key, &held.value)).transpose()? {
                 Some(InodeRow::At(InodeLocation::At(parent, name))) => {
-                    // A claim of the dirent suffices: while it stores the inode, the location record names it.
+                    // A precondition on the dirent suffices: while it stores the inode, the location record
+                    // names it.
                     self.dirent(parent, &name, Assume::Nothing)?;
                 }
                 Some(InodeRow::Here(stored)) => {
-                    self.claim(key, held.as_ref());
+                    self.require_version(key, held.as_ref());
                     self.inode_states.insert(ino, InodeState::found(InodeLocation::Here(ino), stored));
                 }
                 Some(InodeRow::At(InodeLocation::Here(_))) | None => {
-                    self.claim(key, held.as_ref());
+                    self.require_version(key, held.as_ref());
                     self.inode_states.insert(ino, InodeState::default());
                 }
             }
@@ -168,7 +171,7 @@ impl<'a> State<'a> {
         let key = self.keys.dirent(parent, name);
         let held = self.lookup.location(&key, assume)?;
         let entry = held.as_ref().map(|held| decode_dirent(&key, &held.value)).transpose()?;
-        self.claim(key, held.as_ref());
+        self.require_version(key, held.as_ref());
         let dirent = entry.map(|entry| entry.dirent);
         if let Some(stored) = entry.and_then(|entry| entry.stored) {
             let location = InodeLocation::At(parent, name.clone());
@@ -189,18 +192,18 @@ impl<'a> State<'a> {
         Some(self.keys.location(self.inode_states.get(&ino)?.base.as_ref()?))
     }
 
-    fn part(&mut self, ino: Ino, letter: u8, claim: bool) -> Result<(Vec<u8>, StoredValue), ReadStop> {
+    fn part(&mut self, ino: Ino, letter: u8, is_required: bool) -> Result<(Vec<u8>, StoredValue), ReadStop> {
         let base = self.base_key(ino).ok_or(ReadStop::Missing)?;
         let held = self.lookup.part(&base, letter)?;
         let key = crate::keys::part(&base, letter);
-        if claim {
-            self.claim(key.clone(), held.as_ref());
+        if is_required {
+            self.require_version(key.clone(), held.as_ref());
         }
         let held = held.ok_or_else(|| Damaged::new("a part of a directory is missing", &key))?;
         Ok((key, held))
     }
 
-    /// Loads a directory's links and atime, with a claim.
+    /// Loads a directory's links and atime, with a precondition.
     pub(crate) fn load_links(&mut self, ino: Ino) -> Result<(), ReadStop> {
         let is_unknown = |inode: &InodeState| inode.stored.is_some() && inode.links == StatePart::Unknown;
         if !self.inode_states.get(&ino).is_some_and(is_unknown) {
@@ -217,7 +220,7 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    /// Loads a directory's mtime and ctime, with a claim.
+    /// Loads a directory's mtime and ctime, with a precondition.
     pub(crate) fn load_times(&mut self, ino: Ino) -> Result<(), ReadStop> {
         for letter in [MTIME, CTIME] {
             let Some(inode) = self.inode_states.get(&ino).filter(|inode| inode.stored.is_some()) else {
@@ -242,8 +245,8 @@ impl<'a> State<'a> {
     }
 
     /// The time in the store, after the pending change.
-    fn time(&mut self, ino: Ino, letter: u8, part: StatePart, claim: bool) -> Result<Time, ReadStop> {
-        let (key, held) = self.part(ino, letter, claim)?;
+    fn time(&mut self, ino: Ino, letter: u8, part: StatePart, is_required: bool) -> Result<Time, ReadStop> {
+        let (key, held) = self.part(ino, letter, is_required)?;
         let base = decode_time(&key, &held.value)?;
         Ok(match part {
             StatePart::Pending(time) if letter == CTIME => time.max(base),
@@ -252,22 +255,22 @@ impl<'a> State<'a> {
         })
     }
 
-    /// The whole inode in its current state. A value that is only returned is not claimed if the store returns it
-    /// with the commit. On other stores, which read before they commit, it is claimed, because it must not change
-    /// in between.
+    /// The whole inode in its current state. A value that is only returned has no precondition if the store
+    /// returns it with the commit. On other stores, which read before they commit, it has one, because it
+    /// must not change in between.
     pub(crate) fn image(&mut self, ino: Ino) -> Result<Option<Inode>, ReadStop> {
         let Some(state) = self.inode_states.get(&ino).cloned() else { return Ok(None) };
         let Some(mut inode) = state.stored.map(|stored| stored.inode) else { return Ok(None) };
-        let claim = !self.options.blind;
+        let is_required = !self.options.blind;
         if state.links == StatePart::Unknown {
-            let (key, held) = self.part(ino, LINKS, claim)?;
+            let (key, held) = self.part(ino, LINKS, is_required)?;
             (inode.nlink, inode.atime) = decode_links(&key, &held.value)?;
         }
         if !state.mtime.is_known() {
-            inode.mtime = self.time(ino, MTIME, state.mtime, claim)?;
+            inode.mtime = self.time(ino, MTIME, state.mtime, is_required)?;
         }
         if !state.ctime.is_known() {
-            inode.ctime = self.time(ino, CTIME, state.ctime, claim)?;
+            inode.ctime = self.time(ino, CTIME, state.ctime, is_required)?;
         }
         Ok(Some(inode))
     }
@@ -281,7 +284,7 @@ impl<'a> State<'a> {
             return Ok(None);
         }
         let held = self.lookup.key(key, assume)?;
-        self.claim(key.to_vec(), held.as_ref());
+        self.require_version(key.to_vec(), held.as_ref());
         Ok(held.map(|held| held.value))
     }
 
@@ -303,7 +306,8 @@ impl<'a> State<'a> {
         self.values.insert(key, None);
     }
 
-    /// All values of a range, without a claim: a change of them also changes the inode that they belong to.
+    /// All values of a range, without a precondition: a change of them also changes the inode that they
+    /// belong to.
     pub(crate) fn values_in(&mut self, span: &Span) -> Result<BTreeMap<Vec<u8>, Bytes>, ReadStop> {
         let mut found = BTreeMap::new();
         for (key, held) in self.lookup.span(span)? {
@@ -348,14 +352,14 @@ impl<'a> State<'a> {
         for (key, held) in self.lookup.span(&span)? {
             used = used.plus(decode_shard(key, &held.value)?.used);
             if !self.options.blind {
-                self.claims.insert(key.to_vec(), Some(held.version));
+                self.preconditions.insert(key.to_vec(), Some(held.version));
             }
         }
         if !self.options.blind {
             // A commit that adds a shard also writes shard 0 (`write_usage`).
             let first = self.keys.usage_shard(0);
             let held = self.lookup.key(&first, Assume::Nothing)?;
-            self.claim(first, held.as_ref());
+            self.require_version(first, held.as_ref());
         }
         self.unchanged.insert(span);
         Ok(Amount { inodes: used.inodes.max(0), blocks: used.blocks.max(0) })

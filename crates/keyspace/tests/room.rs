@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use keyspace::{
-    Batch, CachedSource, Claim, KeyCache, KeyQuery, KeyWrite, Keyspace, Options, ReadSet, Span, StoredValue,
-    decide,
+    Batch, CachedSource, KeyCache, KeyQuery, KeyWrite, Keyspace, Options, Precondition, ReadSet, Span,
+    StoredValue, decide,
 };
 use meta::{Effect, Guard, Inode, Record, RecordKey, Txn};
 use types::{FileType, Ino, Mode, OpId, Time};
@@ -36,12 +36,12 @@ impl Store {
         into.fill(query, found);
     }
 
-    fn holds(&self, claim: &Claim, read_at: u64) -> bool {
-        match claim {
-            Claim::Key(key, version) => self.values.get(key).map(|held| held.version) == *version,
-            Claim::Untouched(key) => self.values.get(key).is_none_or(|held| held.version <= read_at),
-            Claim::Empty(span) => self.find(span).is_empty(),
-            Claim::Unchanged(span) => self.find(span).iter().all(|(_, held)| held.version <= read_at),
+    fn holds(&self, precondition: &Precondition, read_at: u64) -> bool {
+        match precondition {
+            Precondition::Key(key, version) => self.values.get(key).map(|held| held.version) == *version,
+            Precondition::Untouched(key) => self.values.get(key).is_none_or(|held| held.version <= read_at),
+            Precondition::Empty(span) => self.find(span).is_empty(),
+            Precondition::Unchanged(span) => self.find(span).iter().all(|(_, held)| held.version <= read_at),
         }
     }
 
@@ -97,7 +97,7 @@ impl Client {
     }
 
     fn decide(&self, keys: &Keyspace, txn: &Txn) -> Batch {
-        let options = Options { blind: true, shard: self.shard, max_claims: 100, show: false };
+        let options = Options { blind: true, shard: self.shard, max_preconditions: 100, show: false };
         decide(keys, std::slice::from_ref(txn), &CachedSource::new(&self.read_set, &self.key_cache), options)
     }
 
@@ -124,7 +124,7 @@ impl Client {
             self.read(store, &batch);
             return Step::Read;
         }
-        if !batch.claims.iter().all(|claim| store.holds(claim, self.read_at)) {
+        if !batch.preconditions.iter().all(|precondition| store.holds(precondition, self.read_at)) {
             self.retries += 1;
             self.read(store, &batch);
             return Step::Beaten;

@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use keyspace::{
-    Batch, Claim, Done, KeyQuery, KeyWrite, Keyspace, Options, ReadSet, ReadStop, Source, Span, StoredValue,
+    Batch, Done, KeyQuery, KeyWrite, Keyspace, Options, Precondition, ReadSet, ReadStop, Source, Span,
+    StoredValue,
 };
 use meta::{
     Counter, Effect, Engine, EngineError, Guard, Inode, Outcome, Page, Record, RecordKey, Scan, Seq,
@@ -52,7 +53,7 @@ impl State {
     }
 
     /// Repeats `ask` until there is an answer, reading only what was queried.
-    fn until<T>(&self, ask: impl Fn(&dyn Source) -> (Option<T>, BTreeSet<KeyQuery>)) -> T {
+    fn read_until_complete<T>(&self, ask: impl Fn(&dyn Source) -> (Option<T>, BTreeSet<KeyQuery>)) -> T {
         let mut read_set = ReadSet::default();
         for _ in 0..1000 {
             let (answer, queries) = ask(&read_set);
@@ -66,12 +67,12 @@ impl State {
         panic!("the reads do not end");
     }
 
-    fn holds(&self, claim: &Claim) -> bool {
-        match claim {
-            Claim::Key(key, version) => self.keys.get(key).map(|held| held.version) == *version,
-            Claim::Empty(span) => self.find(&Span { limit: 1, ..span.clone() }).is_empty(),
+    fn holds(&self, precondition: &Precondition) -> bool {
+        match precondition {
+            Precondition::Key(key, version) => self.keys.get(key).map(|held| held.version) == *version,
+            Precondition::Empty(span) => self.find(&Span { limit: 1, ..span.clone() }).is_empty(),
             // Nothing can change, because the values were read under the lock that is still held.
-            Claim::Unchanged(_) | Claim::Untouched(_) => true,
+            Precondition::Unchanged(_) | Precondition::Untouched(_) => true,
         }
     }
 
@@ -105,15 +106,16 @@ impl Store {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides from the values that were read so far, and reads more until all claims hold.
+    /// Decides from the values that were read so far, and reads more until all preconditions hold.
     fn decide(&self, state: &State, txns: &[Txn], read_set: &mut ReadSet, show: bool) -> Batch {
-        let options = Options { blind: self.blind, shard: 7, max_claims: 60, show };
+        let options = Options { blind: self.blind, shard: 7, max_preconditions: 60, show };
         loop {
             let batch = keyspace::decide(&self.keys, txns, read_set, options);
             assert_eq!(batch.damaged(), None);
             let missing: Vec<_> =
                 batch.queried.iter().filter(|query| !read_set.has(query)).cloned().collect();
-            let sure = missing.is_empty() || batch.claims.iter().all(|claim| state.holds(claim));
+            let sure = missing.is_empty()
+                || batch.preconditions.iter().all(|precondition| state.holds(precondition));
             if !batch.is_missing() && sure && (missing.is_empty() || !batch.done.is_empty()) {
                 return batch;
             }
@@ -123,7 +125,7 @@ impl Store {
     }
 
     fn answer(&self, state: &State, record_keys: &[RecordKey]) -> Snapshot {
-        let records = state.until(|source| {
+        let records = state.read_until_complete(|source| {
             let (answer, queries) = keyspace::answer(&self.keys, record_keys, source);
             (known(answer), queries)
         });
@@ -161,7 +163,11 @@ impl Engine for Store {
                 outcomes.push(Outcome::Conflict(self.answer(&state, &record_keys)));
                 continue;
             }
-            assert!(batch.claims.iter().all(|claim| state.holds(claim)), "{:?}", batch.claims);
+            assert!(
+                batch.preconditions.iter().all(|precondition| state.holds(precondition)),
+                "{:?}",
+                batch.preconditions
+            );
             let shown = self.decide(&state, &rest[..batch.done.len()], &mut read_set, true);
             assert_eq!(shown.done.len(), batch.done.len());
             state.revision += u64::from(!batch.writes.is_empty());
@@ -180,7 +186,7 @@ impl Engine for Store {
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
         let state = self.state();
-        let (records, more) = state.until(|source| {
+        let (records, more) = state.read_until_complete(|source| {
             let (page, queries) = keyspace::page(&self.keys, scan, source);
             (known(page), queries)
         });

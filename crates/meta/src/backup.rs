@@ -8,9 +8,9 @@ use types::Time;
 /// The time between two automatic backups unless `limen config` changes it, in seconds.
 pub const DEFAULT_BACKUP_SECS: u64 = 3600;
 
-/// If a backup took `d`, the next one begins at the earliest `LEISURE * d` after the beginning of that backup. So
-/// backups take at most one eighth of the time.
-const LEISURE: u32 = 8;
+/// If a backup took `d`, the next one begins at the earliest `MIN_INTERVAL_FACTOR * d` after the beginning of
+/// that backup. So backups take at most one eighth of the time.
+const MIN_INTERVAL_FACTOR: u32 = 8;
 
 /// When a backup began, and how long it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl LastBackup {
 
     /// The time from this backup to the next one: `interval`, or more if this one took long.
     pub fn pause(&self, interval: Duration) -> Duration {
-        interval.max(Duration::from_secs(self.took_secs.unwrap_or(0)).saturating_mul(LEISURE))
+        interval.max(Duration::from_secs(self.took_secs.unwrap_or(0)).saturating_mul(MIN_INTERVAL_FACTOR))
     }
 
     /// The time from the beginning of this backup to `now`. If the backup began later than `now` by more than `pause`,

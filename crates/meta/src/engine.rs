@@ -9,8 +9,8 @@ use crate::change::Change;
 use crate::record::{Inode, Page, RecordKey, Scan, Seq, Snapshot};
 use crate::txn::Txn;
 
-/// Reads records as of one moment ([`Engine::frozen`]). Later commits do not affect the result.
-pub trait Frozen: Send + fmt::Debug {
+/// Reads records as of one moment ([`Engine::open_snapshot`]). Later commits do not affect the result.
+pub trait SnapshotReader: Send + fmt::Debug {
     /// As [`Engine::read`], as of that moment.
     ///
     /// # Errors
@@ -70,12 +70,13 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// Always determinate, because a scan changes nothing.
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError>;
 
-    /// Returns a reader of all records as of one moment during this call. If it [lasts](Frozen::is_lasting), it has a
-    /// connection of its own. `None` if the server does not keep old records.
+    /// Returns a reader of all records as of one moment during this call. If it
+    /// [lasts](SnapshotReader::is_lasting), it has a connection of its own. `None` if the server does not
+    /// keep old records.
     ///
     /// # Errors
     /// Always determinate, because the call changes nothing.
-    fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
+    fn open_snapshot(&self) -> Result<Option<Box<dyn SnapshotReader>>, EngineError> {
         Ok(None)
     }
 
@@ -121,7 +122,7 @@ macro_rules! pass_on {
     (@read $inner:tt) => { $crate::pass_on! { $inner @fn read(keys: &[$crate::RecordKey]) -> $crate::Snapshot } };
     (@commit $inner:tt) => { $crate::pass_on! { $inner @fn commit(txns: &[$crate::Txn]) -> Vec<$crate::Outcome> } };
     (@scan $inner:tt) => { $crate::pass_on! { $inner @fn scan(scan: &$crate::Scan) -> $crate::Page } };
-    (@frozen $inner:tt) => { $crate::pass_on! { $inner @fn frozen() -> Option<Box<dyn $crate::Frozen>> } };
+    (@open_snapshot $inner:tt) => { $crate::pass_on! { $inner @fn open_snapshot() -> Option<Box<dyn $crate::SnapshotReader>> } };
     (@sync $inner:tt) => { $crate::pass_on! { $inner @fn sync() -> () } };
     (@wipe $inner:tt) => { $crate::pass_on! { $inner @fn wipe() -> () } };
     (@remove $inner:tt) => { $crate::pass_on! { $inner @fn remove() -> () } };

@@ -18,9 +18,9 @@ use crate::txn::{Effect, Guard, Txn};
 ///
 /// The only exceptions are [`Guard::Room`] and [`Guard::Quota`]: they may follow changes of the usage that they
 /// check (for a quota, only [`Effect::Charge`]), because otherwise no two creates could share a group on a volume
-/// with limits. An engine checks the limits against the current usage plus [`ahead_of_room`] or
-/// [`ahead_of_quota`]. If the guard holds with this sum, it holds whatever the outcomes of the transactions before it;
-/// if not, the engine must retry the group in smaller groups.
+/// with limits. An engine checks the limits against the current usage plus [`max_added_before_room_guard`] or
+/// [`max_charged_before_quota_guard`]. If the guard holds with this sum, it holds whatever the outcomes of
+/// the transactions before it; if not, the engine must retry the group in smaller groups.
 pub fn conflict_free_groups(txns: &[Txn]) -> Vec<&[Txn]> {
     let mut groups = Vec::new();
     let mut group = ConflictGroup::default();
@@ -40,7 +40,7 @@ pub fn conflict_free_groups(txns: &[Txn]) -> Vec<&[Txn]> {
 }
 
 /// The most that a group can add to the usage before its last transaction with a [`Guard::Room`].
-pub fn ahead_of_room(group: &[Txn]) -> Usage {
+pub fn max_added_before_room_guard(group: &[Txn]) -> Usage {
     let checks_room = |txn: &Txn| txn.guards.iter().any(|guard| matches!(guard, Guard::Room { .. }));
     let last = group.iter().rposition(checks_room).unwrap_or(0);
     max_added(group.get(..last).unwrap_or_default())
@@ -48,7 +48,7 @@ pub fn ahead_of_room(group: &[Txn]) -> Usage {
 
 /// The most that the transactions of a group charge to a quota, in inodes and blocks, before the last one with a
 /// [`Guard::Quota`] on it.
-pub fn ahead_of_quota(group: &[Txn], quota: QuotaKey) -> (u64, u64) {
+pub fn max_charged_before_quota_guard(group: &[Txn], quota: QuotaKey) -> (u64, u64) {
     let checks =
         |txn: &Txn| txn.guards.iter().any(|guard| matches!(guard, Guard::Quota { key, .. } if *key == quota));
     let last = group.iter().rposition(checks).unwrap_or(0);
@@ -64,12 +64,12 @@ pub fn ahead_of_quota(group: &[Txn], quota: QuotaKey) -> (u64, u64) {
     (inodes, blocks)
 }
 
-/// As [`ahead_of_quota`]; `None` if a transaction of the group releases inodes or blocks of the quota. Without such a
-/// transaction, an addition that does not fit now cannot fit later in the group.
-pub fn certain_ahead_of_quota(group: &[Txn], quota: QuotaKey) -> Option<[u64; 2]> {
+/// As [`max_charged_before_quota_guard`]; `None` if a transaction of the group releases inodes or blocks of
+/// the quota. Without such a transaction, an addition that does not fit now cannot fit later in the group.
+pub fn certain_charged_before_quota_guard(group: &[Txn], quota: QuotaKey) -> Option<[u64; 2]> {
     let frees = |effect: &Effect| matches!(effect, Effect::Charge { key, inodes, blocks } if *key == quota && *inodes.min(blocks) < 0);
     let is_certain = !group.iter().flat_map(|txn| &txn.effects).any(frees);
-    is_certain.then(|| ahead_of_quota(group, quota).into())
+    is_certain.then(|| max_charged_before_quota_guard(group, quota).into())
 }
 
 /// The most that transactions add to the usage.
@@ -230,8 +230,8 @@ mod tests {
         });
         // The fourth transaction changes an inode that this group creates.
         assert_eq!(lengths(&txns), [3, 1]);
-        assert_eq!(ahead_of_room(&txns[..3]), Usage { inodes: 2, blocks: 4 });
-        assert_eq!(ahead_of_room(&txns[..1]), Usage::default());
+        assert_eq!(max_added_before_room_guard(&txns[..3]), Usage { inodes: 2, blocks: 4 });
+        assert_eq!(max_added_before_room_guard(&txns[..1]), Usage::default());
         assert_eq!(max_added(&txns), Usage { inodes: 3, blocks: 6 + 256 });
         // The effect of a correction on the usage is not known beforehand.
         txns[1].effects.push(Effect::AddUsage { inodes: 1, blocks: 0 });
@@ -255,9 +255,9 @@ mod tests {
         };
         let mut txns = vec![limited(1, 10, "a"), remove, limited(2, 11, "b"), limited(3, 12, "c")];
         assert_eq!(lengths(&txns), [4]);
-        assert_eq!(ahead_of_quota(&txns, key), (2, 4));
-        assert_eq!(ahead_of_quota(&txns[..1], key), (0, 0));
-        assert_eq!(ahead_of_quota(&txns, QuotaKey::Group(7)), (0, 0), "nobody checks it");
+        assert_eq!(max_charged_before_quota_guard(&txns, key), (2, 4));
+        assert_eq!(max_charged_before_quota_guard(&txns[..1], key), (0, 0));
+        assert_eq!(max_charged_before_quota_guard(&txns, QuotaKey::Group(7)), (0, 0), "nobody checks it");
         // A removal of the quota separates the transactions before it from those after it.
         txns[1].effects = vec![Effect::DropQuota { key }];
         assert_eq!(lengths(&txns), [1, 1, 2]);

@@ -23,13 +23,13 @@
 mod backup;
 mod change;
 mod changed_keys;
+mod commit_numbers;
 mod engine;
 mod footprint;
 mod groups;
 mod lock;
 mod maintenance;
 mod mem;
-mod order;
 mod quota;
 mod record;
 mod results;
@@ -40,17 +40,20 @@ mod wrap;
 pub use backup::{DEFAULT_BACKUP_SECS, LastBackup};
 pub use change::{Change, Invalidation};
 pub use changed_keys::ChangedKeys;
-pub use engine::{Changes, Engine, EngineError, ErrorKind, Frozen, Outcome};
+pub use commit_numbers::{CommitNumbers, LOST_FOR};
+pub use engine::{Changes, Engine, EngineError, ErrorKind, Outcome, SnapshotReader};
 pub use footprint::{Footprint, Part};
-pub use groups::{ahead_of_quota, ahead_of_room, certain_ahead_of_quota, conflict_free_groups, max_added};
+pub use groups::{
+    certain_charged_before_quota_guard, conflict_free_groups, max_added, max_added_before_room_guard,
+    max_charged_before_quota_guard,
+};
 pub use lock::{Lock, LockKind, LockOwner};
 pub use maintenance::Maintenance;
 pub use mem::MemEngine;
-pub use order::{LOST_FOR, Order};
 pub use quota::{Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag};
 pub use record::{
-    Beside, Counter, DIR_BYTES, Dirent, Garbage, Inode, LockWait, Page, Process, Record, RecordKey, Scan,
-    Seq, Session, Settings, Snapshot, Usage, Xattrs, blocks_of, xattr_blocks,
+    Counter, DIR_BYTES, Dirent, Garbage, Inode, LockWait, Page, Process, Record, RecordKey, Scan,
+    ScanInclude, Seq, Session, Settings, Snapshot, Usage, Xattrs, blocks_of, xattr_blocks,
 };
 pub use results::Results;
 pub use txn::{Access, CONDEMNED, Effect, Guard, SettingName, Txn};

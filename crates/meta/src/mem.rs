@@ -14,8 +14,8 @@ use crate::engine::{Changes, Engine, EngineError, Outcome};
 use crate::lock::{Lock, LockOwner};
 use crate::quota::{Quota, QuotaKey};
 use crate::record::{
-    Beside, Counter, Dirent, Garbage, Inode, LockWait, Page, Record, RecordKey, Scan, Seq, Session, Settings,
-    Snapshot, Usage, Xattrs, xattr_blocks,
+    Counter, Dirent, Garbage, Inode, LockWait, Page, Record, RecordKey, Scan, ScanInclude, Seq, Session,
+    Settings, Snapshot, Usage, Xattrs, xattr_blocks,
 };
 use crate::results::Results;
 use crate::txn::{Effect, Guard, Txn};
@@ -445,19 +445,19 @@ impl Tables {
     fn scan(&self, scan: &Scan) -> Page {
         let limit = scan.limit();
         let (records, more) = match scan {
-            Scan::Dir { parent, after, beside, .. } => {
+            Scan::Dir { parent, after, include, .. } => {
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
                 let entries = self.dirents.get(parent).into_iter();
                 let mut entries = entries.flat_map(|all| all.range::<Name, _>((from, Bound::Unbounded)));
                 let mut records = Vec::new();
                 for (name, dirent) in entries.by_ref().take(limit) {
                     records.push(Record::Dirent(*parent, name.clone(), Some(*dirent)));
-                    match beside {
-                        Beside::Nothing => {}
-                        Beside::Inodes => {
+                    match include {
+                        ScanInclude::Nothing => {}
+                        ScanInclude::Inodes => {
                             records.push(Record::Inode(dirent.ino, self.inodes.get(&dirent.ino).copied()));
                         }
-                        Beside::InodesWithAcls => self.push_inode(dirent.ino, &mut records),
+                        ScanInclude::InodesWithAcls => self.push_inode(dirent.ino, &mut records),
                     }
                 }
                 (records, entries.next().is_some())

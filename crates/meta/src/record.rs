@@ -309,8 +309,8 @@ pub struct Snapshot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scan {
     /// The entries of a directory after `after`, in bytewise order of their names. Each entry is a
-    /// [`Record::Dirent`], followed by the records that `beside` selects.
-    Dir { parent: Ino, after: Option<Name>, limit: usize, beside: Beside },
+    /// [`Record::Dirent`], followed by the records that `include` selects.
+    Dir { parent: Ino, after: Option<Name>, limit: usize, include: ScanInclude },
     /// [`Record::Inode`] of every inode after `after`, by number.
     Inodes { after: Ino, limit: usize },
     /// [`Record::Slices`] of every chunk of a file that has rows, from chunk `from` on.
@@ -386,7 +386,7 @@ impl Scan {
 
 /// The records that a [`Scan::Dir`] returns about the inodes of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum ScanInclude {
     Nothing,
     /// A [`Record::Inode`] for each entry.
     Inodes,

@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use metrics::{Buckets, Histogram, On, ShardedCounter, Text, start_waiting, wait_on};
+use metrics::{Buckets, Histogram, ShardedCounter, Text, WaitTarget, start_waiting, wait_on};
 
 const REQUESTS: u32 = 1_000_000;
 const RUNS: usize = 21;
@@ -34,7 +34,7 @@ impl Recorded {
     fn record(&self, number: u32) {
         start_waiting();
         let began = Instant::now();
-        wait_on(On::Engine("commit"), || {
+        wait_on(WaitTarget::Engine("commit"), || {
             let began = Instant::now();
             self.hits.add(1);
             self.batch.record(u64::from(number % 16));

@@ -19,4 +19,4 @@ mod waited;
 pub use counter::ShardedCounter;
 pub use histogram::{Buckets, Histogram, Summary};
 pub use text::{Label, Samples, Text};
-pub use waited::{On, SPANS, Waited, start_waiting, wait_on, waited};
+pub use waited::{SPANS, WaitTarget, Waited, start_waiting, wait_on, waited};

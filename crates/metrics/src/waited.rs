@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// The targets of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum On {
+pub enum WaitTarget {
     /// The metadata engine, which answers a request of this kind.
     Engine(&'static str),
     /// The object store, which answers a request of this kind, or another thread's request to it.
@@ -31,13 +31,17 @@ pub struct Waited {
 /// The target of the spans, which a subscriber filters by.
 pub const SPANS: &str = "limen::spans";
 
-impl On {
+impl WaitTarget {
     /// A span around the wait. If no subscriber takes spans, this costs one comparison.
     fn span(self) -> tracing::Span {
         match self {
-            On::Engine(call) => tracing::trace_span!(target: SPANS, "engine", otel.kind = "client", call),
-            On::Store(call) => tracing::trace_span!(target: SPANS, "store", otel.kind = "client", call),
-            On::Pause => tracing::trace_span!(target: SPANS, "pause"),
+            WaitTarget::Engine(call) => {
+                tracing::trace_span!(target: SPANS, "engine", otel.kind = "client", call)
+            }
+            WaitTarget::Store(call) => {
+                tracing::trace_span!(target: SPANS, "store", otel.kind = "client", call)
+            }
+            WaitTarget::Pause => tracing::trace_span!(target: SPANS, "pause"),
         }
     }
 }
@@ -56,11 +60,11 @@ impl Waited {
         retries: 0,
     };
 
-    fn parts(&mut self, on: On) -> (&mut Duration, &mut u32) {
-        match on {
-            On::Engine(_) => (&mut self.engine, &mut self.engine_calls),
-            On::Store(_) => (&mut self.store, &mut self.store_calls),
-            On::Pause => (&mut self.pauses, &mut self.retries),
+    fn parts(&mut self, target: WaitTarget) -> (&mut Duration, &mut u32) {
+        match target {
+            WaitTarget::Engine(_) => (&mut self.engine, &mut self.engine_calls),
+            WaitTarget::Store(_) => (&mut self.store, &mut self.store_calls),
+            WaitTarget::Pause => (&mut self.pauses, &mut self.retries),
         }
     }
 
@@ -82,12 +86,12 @@ pub fn waited() -> Waited {
 
 /// Runs a call, which returns its result and its duration, and adds one call and the duration to the account. If it
 /// made calls of the same kind inside, they do not count, because its duration includes theirs.
-pub fn wait_on<T>(on: On, run: impl FnOnce() -> (T, Duration)) -> T {
+pub fn wait_on<T>(target: WaitTarget, run: impl FnOnce() -> (T, Duration)) -> T {
     let mut before = waited();
-    let (value, time) = on.span().in_scope(run);
+    let (value, time) = target.span().in_scope(run);
     let mut account = waited();
-    let (sum, calls) = before.parts(on);
-    let parts = account.parts(on);
+    let (sum, calls) = before.parts(target);
+    let parts = account.parts(target);
     (*parts.0, *parts.1) = (*sum + time, *calls + 1);
     ACCOUNT.set(account);
     value
@@ -102,12 +106,12 @@ mod tests {
     #[test]
     fn a_call_inside_another_counts_once() {
         start_waiting();
-        let value = wait_on(On::Engine("read"), || {
-            wait_on(On::Engine("read"), || ((), 3 * MS));
-            wait_on(On::Pause, || ((), 2 * MS));
+        let value = wait_on(WaitTarget::Engine("read"), || {
+            wait_on(WaitTarget::Engine("read"), || ((), 3 * MS));
+            wait_on(WaitTarget::Pause, || ((), 2 * MS));
             (7, 4 * MS)
         });
-        wait_on(On::Engine("read"), || ((), MS));
+        wait_on(WaitTarget::Engine("read"), || ((), MS));
         let waited = waited();
         assert_eq!((value, waited.engine, waited.engine_calls), (7, 5 * MS, 2));
         assert_eq!((waited.pauses, waited.retries, waited.store_calls), (2 * MS, 1, 0));

@@ -30,8 +30,8 @@ impl Ctx<'_> {
     }
 
     /// Whether the kernel assumes another identity for the caller than the daemon does.
-    pub(super) fn is_mistaken(&self) -> bool {
-        matches!(self.authority, Authority::Both(source) if source.is_mistaken())
+    pub(super) fn kernel_ids_differ(&self) -> bool {
+        matches!(self.authority, Authority::Both(source) if source.kernel_ids_differ())
     }
 
     /// Checks that the caller may look up names in the directory.
@@ -39,11 +39,11 @@ impl Ctx<'_> {
     /// # Errors
     /// ESTALE if the kernel checked with outdated attributes; EIO if the directory's ACL is missing or
     /// damaged; EACCES if the caller has no search permission.
-    pub(super) fn admit_search(&self, view: &mut View<'_>, dir: &Inode) -> Result<(), PlanStop> {
+    pub(super) fn check_search(&self, view: &mut View<'_>, dir: &Inode) -> Result<(), PlanStop> {
         match self.authority {
-            _ if !self.checks_nfs4() => self.admit(view, dir, Perm::EXECUTE),
+            _ if !self.checks_nfs4() => self.check_access(view, dir, Perm::EXECUTE),
             Authority::Anyone if self.anyone_may_search(view, dir)? => Ok(()),
-            _ => self.admit_mask(view, dir, Mask::SEARCH, Errno::EACCES),
+            _ => self.check_mask(view, dir, Mask::SEARCH, Errno::EACCES),
         }
     }
 
@@ -52,34 +52,35 @@ impl Ctx<'_> {
     ///
     /// # Errors
     /// ENOENT if the directory is in the trash: it counts as removed, and `limen restore` relies on the names
-    /// there. As [`Ctx::admit_search`], with EACCES if the caller may not write to the directory or may not search it.
-    pub(super) fn admit_new(&self, view: &mut View<'_>, dir: &Inode, kind: FileType) -> Result<(), PlanStop> {
+    /// there. As [`Ctx::check_search`], with EACCES if the caller may not write to the directory or may not
+    /// search it.
+    pub(super) fn check_new(&self, view: &mut View<'_>, dir: &Inode, kind: FileType) -> Result<(), PlanStop> {
         if is_in_trash(dir) {
             return Err(Errno::ENOENT.into());
         }
         if !self.checks_nfs4() {
-            return self.admit(view, dir, Perm::WRITE | Perm::EXECUTE);
+            return self.check_access(view, dir, Perm::WRITE | Perm::EXECUTE);
         }
         let add = if kind.is_dir() { Mask::ADD_SUBDIRECTORY } else { Mask::ADD_FILE };
-        self.admit_mask(view, dir, add | Mask::SEARCH, Errno::EACCES)
+        self.check_mask(view, dir, add | Mask::SEARCH, Errno::EACCES)
     }
 
     /// Checks that the caller may remove `child` from the directory. This includes the check of the sticky
     /// bit. Equivalent to `may_delete` and `__check_sticky` in fs/namei.c.
     ///
     /// # Errors
-    /// As [`Ctx::admit_search`], with EACCES if the caller may not remove names from the directory or may not search
-    /// it; then EPERM if the directory is sticky and the caller owns neither it nor `child`.
-    pub(super) fn admit_removal(
+    /// As [`Ctx::check_search`], with EACCES if the caller may not remove names from the directory or may not
+    /// search it; then EPERM if the directory is sticky and the caller owns neither it nor `child`.
+    pub(super) fn check_removal(
         &self,
         view: &mut View<'_>,
         dir: &Inode,
         child: &Inode,
     ) -> Result<(), PlanStop> {
         if self.checks_nfs4() {
-            return self.admit_nfs4_removal(view, dir, child);
+            return self.check_nfs4_removal(view, dir, child);
         }
-        self.admit(view, dir, Perm::WRITE | Perm::EXECUTE)?;
+        self.check_access(view, dir, Perm::WRITE | Perm::EXECUTE)?;
         if !dir.mode.has(Mode::STICKY) {
             return Ok(());
         }
@@ -93,11 +94,11 @@ impl Ctx<'_> {
     /// # Errors
     /// ESTALE if the kernel checked with outdated attributes; EIO if the directory's ACL is missing or
     /// damaged; EACCES if the caller may not write to the directory.
-    pub(super) fn admit_move(&self, view: &mut View<'_>, dir: &Inode) -> Result<(), PlanStop> {
+    pub(super) fn check_move(&self, view: &mut View<'_>, dir: &Inode) -> Result<(), PlanStop> {
         if self.checks_nfs4() {
-            return self.admit_mask(view, dir, Mask::WRITE_DATA, Errno::EACCES);
+            return self.check_mask(view, dir, Mask::WRITE_DATA, Errno::EACCES);
         }
-        self.admit(view, dir, Perm::WRITE)
+        self.check_access(view, dir, Perm::WRITE)
     }
 
     /// Checks that the caller owns the inode or has the capability to act as its owner. Equivalent to
@@ -106,7 +107,7 @@ impl Ctx<'_> {
     /// # Errors
     /// ESTALE if the kernel checked with outdated attributes; EPERM if the caller neither owns the inode nor
     /// has the capability.
-    pub(super) fn admit_owner(&self, inode: &Inode) -> Result<(), PlanStop> {
+    pub(super) fn check_owner(&self, inode: &Inode) -> Result<(), PlanStop> {
         let Some(cred) = self.cred_about(inode)? else { return Ok(()) };
         granted(evaluate::owner(cred.uid, cred.caps, inode.uid))
     }
@@ -117,14 +118,14 @@ impl Ctx<'_> {
     /// For a name outside `user.`: EPERM if the caller lacks `CAP_SYS_ADMIN`. For a name in `user.`: ESTALE
     /// if the kernel checked with outdated attributes; EPERM if the inode is a sticky directory that the
     /// caller does not own; EACCES if the caller has no write permission.
-    pub(super) fn admit_xattr(
+    pub(super) fn check_xattr(
         &self,
         view: &mut View<'_>,
         inode: &Inode,
         name: &XattrName,
     ) -> Result<(), PlanStop> {
         if self.checks_nfs4() {
-            return self.admit_nfs4_xattr(view, inode, name);
+            return self.check_nfs4_xattr(view, inode, name);
         }
         if !name.as_bytes().starts_with(b"user.") {
             // The check of the capability does not depend on an inode, so the kernel's check is valid even
@@ -133,9 +134,9 @@ impl Ctx<'_> {
             return granted(evaluate::capability(cred.caps, Caps::SYS_ADMIN));
         }
         if inode.kind.is_dir() && inode.mode.has(Mode::STICKY) {
-            self.admit_owner(inode)?;
+            self.check_owner(inode)?;
         }
-        self.admit(view, inode, Perm::WRITE)
+        self.check_access(view, inode, Perm::WRITE)
     }
 
     /// Whether a file of this group keeps its SGID bit when the caller sets it or changes the file: only if
@@ -145,7 +146,7 @@ impl Ctx<'_> {
     /// # Errors
     /// Those of [`Ctx::cred`].
     pub(super) fn keeps_sgid(&self, gid: u32, kernel_answer: bool) -> Result<bool, Errno> {
-        if self.checks_nfs4() && !self.is_mistaken() {
+        if self.checks_nfs4() && !self.kernel_ids_differ() {
             return Ok(kernel_answer);
         }
         Ok(self.cred()?.map_or(kernel_answer, |cred| cred.in_group(gid) || cred.caps.has(Caps::FSETID)))
@@ -156,7 +157,7 @@ impl Ctx<'_> {
     /// # Errors
     /// Those of [`Ctx::cred`].
     pub(super) fn is_without_fsetid(&self) -> Result<bool, Errno> {
-        let kernel_decides = self.checks_nfs4() && !self.is_mistaken();
+        let kernel_decides = self.checks_nfs4() && !self.kernel_ids_differ();
         Ok(!kernel_decides && self.cred()?.is_some_and(|cred| !cred.caps.has(Caps::FSETID)))
     }
 
@@ -200,7 +201,12 @@ impl Ctx<'_> {
     /// # Errors
     /// Those of [`Ctx::cred_about`]; EIO if the ACL is missing or damaged; EACCES if a permission is not
     /// granted.
-    pub(super) fn admit(&self, view: &mut View<'_>, inode: &Inode, want: Perm) -> Result<(), PlanStop> {
+    pub(super) fn check_access(
+        &self,
+        view: &mut View<'_>,
+        inode: &Inode,
+        want: Perm,
+    ) -> Result<(), PlanStop> {
         if matches!(self.authority, Authority::Anyone)
             && want == Perm::EXECUTE
             && self.anyone_may_search(view, inode)?

@@ -56,7 +56,7 @@ impl Op for SetAcl {
                 None => Ok(Plan::answer(())),
             };
         }
-        ctx.admit_owner(&inode)?;
+        ctx.check_owner(&inode)?;
 
         let mut effects = Vec::with_capacity(3);
         let mut access = Access::from(&inode);
@@ -84,7 +84,7 @@ impl Op for SetAcl {
 /// # Errors
 /// Those of the operation; EIO if a POSIX ACL is not stored or corrupt; EOVERFLOW if an id has no mapping here.
 #[derive(Debug)]
-pub struct KeepsUnmapped<'a, O> {
+pub struct RequireMappedAcl<'a, O> {
     pub ino: Ino,
     pub which: AclType,
     pub ids: &'a Ids,
@@ -93,7 +93,7 @@ pub struct KeepsUnmapped<'a, O> {
     pub op: &'a O,
 }
 
-impl<O: Op> Op for KeepsUnmapped<'_, O> {
+impl<O: Op> Op for RequireMappedAcl<'_, O> {
     type Reply = O::Reply;
     const NAME: &'static str = O::NAME;
 
@@ -109,7 +109,7 @@ impl<O: Op> Op for KeepsUnmapped<'_, O> {
         };
         let old = match view.any_acl(old) {
             // A damaged NFSv4 ACL has nothing to keep.
-            Err(PlanStop::Refused(Errno::EIO)) if ctx.volume.acl == AclKind::Nfs4 => None,
+            Err(PlanStop::Failed(Errno::EIO)) if ctx.volume.acl == AclKind::Nfs4 => None,
             old => old?,
         };
         match old.map_or(Ok(0), |old| (self.unmapped)(self.ids, &old))? {

@@ -81,7 +81,7 @@ impl Op for SweepAcls<'_> {
                         effects.extend(acl.map(|acl| Effect::PutAcl { id, text: text_of(&acl).into() }));
                     }
                     // It is corrupt, or another tool has dropped it.
-                    Err(PlanStop::Refused(Errno::EIO)) => {}
+                    Err(PlanStop::Failed(Errno::EIO)) => {}
                     Err(stop) => return Err(stop),
                 },
             }

@@ -5,10 +5,10 @@
 //! copy is removed like an unlinked file that was open ([`Prune`] for the files below it, then [`Reap`](crate::Reap)).
 //!
 //! Several transactions make a copy. Each of them reads its part of the source at one moment
-//! ([`View::prefetch_at_one_moment`]), and copies the part as of that moment, even if the source changes before the
-//! commit. So guards confirm only what the copy needs when it commits: that the rows which refer to blocks are
-//! still there, because the blocks are kept only while a row refers to them, and that the directory in which the copy
-//! gets its name is there.
+//! ([`View::prefetch_snapshot`]), and copies the part as of that moment, even if the source changes before
+//! the commit. So guards confirm only what the copy needs when it commits: that the rows which refer to
+//! blocks are still there, because the blocks are kept only while a row refers to them, and that the
+//! directory in which the copy gets its name is there.
 //!
 //! The operations run with [`Authority::Kernel`](crate::Authority::Kernel) and so check no access: their callers may
 //! read and create everything.
@@ -95,15 +95,15 @@ impl Op for BeginClone {
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
         let dir = view.dir(self.parent)?;
-        ctx.admit_new(view, &dir, self.source.kind)?;
+        ctx.check_new(view, &dir, self.source.kind)?;
         if view.dirent(self.parent, &self.name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
         let ino = self.source.ino;
         let others = self.source.keys(view.known_inode(ino), self.max_chunks);
-        view.prefetch_at_one_moment([RecordKey::Inode(ino)].into_iter().chain(others).collect())?;
+        view.prefetch_snapshot([RecordKey::Inode(ino)].into_iter().chain(others).collect())?;
         let mut copies = Copies::of(self.max_chunks);
-        let source = view.free_inode(self.source.ino)?.ok_or(Errno::ESTALE)?;
+        let source = view.inode_not_held(self.source.ino)?.ok_or(Errno::ESTALE)?;
         copies.add(
             view,
             &source,
@@ -168,7 +168,7 @@ impl Op for CloneEntries<'_> {
         if ctx.session != self.session {
             return Err(Errno::ESTALE.into());
         }
-        view.prefetch_at_one_moment(self.keys(view))?;
+        view.prefetch_snapshot(self.keys(view))?;
         let mut copies = Copies::of(self.max_chunks);
         let mut reply = Vec::with_capacity(self.entries.len());
         let mut links: Vec<(Ino, i32)> = Vec::new();
@@ -186,7 +186,7 @@ impl Op for CloneEntries<'_> {
             if is_there {
                 copies.effects.push(Effect::AddLinks { ino, delta: 1 });
                 reply.push(ClonedEntry::Linked);
-            } else if let Some(source) = view.free_inode(entry.source.ino)? {
+            } else if let Some(source) = view.inode_not_held(entry.source.ino)? {
                 copies.add(view, &source, copy(&source, ino, &dir, self.max_chunks, ctx))?;
                 if is_linked {
                     made.push(ino);
@@ -262,7 +262,7 @@ impl Op for CloneChunks<'_> {
         }
         let inodes = [self.from, self.to].map(RecordKey::Inode);
         let rows = self.chunks.iter().map(|chunk| RecordKey::Slices(self.from, *chunk));
-        view.prefetch_at_one_moment(inodes.into_iter().chain(rows).collect())?;
+        view.prefetch_snapshot(inodes.into_iter().chain(rows).collect())?;
         let source = view.known_inode(self.from).ok_or(Errno::ESTALE)?;
         let target = view.inode(self.to)?;
         let end = source.size.min(self.end).max(target.size);
@@ -309,7 +309,7 @@ impl Op for EndClone {
         let dir = view.dir(parent)?;
         let inode = view.inode(ino)?;
         let (kind, is_dir) = (inode.kind, inode.kind.is_dir());
-        ctx.admit_new(view, &dir, kind)?;
+        ctx.check_new(view, &dir, kind)?;
         if view.dirent(parent, &self.name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }

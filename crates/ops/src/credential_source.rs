@@ -16,7 +16,7 @@ pub trait CredentialSource: Send + Sync + fmt::Debug {
 
     /// Whether the kernel assumes another identity for the caller than the daemon does. If so, the kernel's
     /// checks and flags for this caller must be ignored.
-    fn is_mistaken(&self) -> bool {
+    fn kernel_ids_differ(&self) -> bool {
         false
     }
 

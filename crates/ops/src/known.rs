@@ -47,7 +47,7 @@ pub enum Key {
     /// The ACL that decides access in place of an NFSv4 ACL with SIDs that rules map, by the version of the rules.
     Mapped(AclId, u64),
     /// The ACL that a new file inherits from this ACL of its directory.
-    Inherited(AclId, Heir),
+    Inherited(AclId, InheritKey),
     /// The access ACL that a chmod to these rwx bits makes of this one (POSIX ACLs).
     Chmod(AclId, u32),
     /// The POSIX ACL that the kernel is shown for an NFSv4 ACL, by the version of the rules for SIDs, and by the
@@ -68,7 +68,7 @@ pub enum Key {
 
 /// Everything that a new file's inherited ACL depends on, besides the ACL of its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Heir {
+pub struct InheritKey {
     pub kind: FileType,
     /// The rwx bits of the mode after the umask.
     pub mode: u32,

@@ -11,7 +11,6 @@
 //! caller commits the effects that the plan returns. So an operation can be tested with a map of records.
 
 mod access;
-mod accessed;
 mod acl;
 mod acl_sweep;
 mod backup;
@@ -37,6 +36,7 @@ mod remove;
 mod rename;
 mod room;
 mod session;
+mod set_atimes;
 mod setattr;
 mod sid_rules;
 #[cfg(test)]
@@ -47,8 +47,7 @@ mod view;
 mod write;
 mod xattr;
 
-pub use accessed::{Accessed, AtimeMode};
-pub use acl::{AclType, KeepsUnmapped, SetAcl};
+pub use acl::{AclType, RequireMappedAcl, SetAcl};
 pub use acl_sweep::{AclSweep, BeginAclSweep, SweepAcls};
 pub use backup::{BackupClaim, ClaimBackup, FinishBackup, KnownBackup};
 pub use clone::{
@@ -58,13 +57,13 @@ pub use clone::{
 pub use configure::{Configure, MoveStore};
 pub use credential_source::CredentialSource;
 pub use domains::{GetDomains, Numbering, domains_in, reserve_domains};
-pub use known::{Acl, Heir, Key, KnownRecords, OwnReads, Value, known};
+pub use known::{Acl, InheritKey, Key, KnownRecords, OwnReads, Value, known};
 pub use lease::{Housekeeping, Lease};
 pub use link::Link;
 pub use lock::{DropLocks, FindLock, GetWaits, Locked, StopWaiting, TakeLock, Unlock};
 pub use maintenance::{BeginMaintenance, EndMaintenance, FinalMaintenance, GetMaintenance};
 pub use make::{Make, MakeKind, MakeOrphan};
-pub use nfs4::{Admit, GetDeciding, GetNfs4Acl, GetProjection, Open, OpenFor, Opened, SetNfs4Acl};
+pub use nfs4::{CheckAccess, GetDeciding, GetNfs4Acl, GetProjection, Open, OpenAccess, Opened, SetNfs4Acl};
 pub use nfs4_copy::{CopiedAcl, CopyAcl};
 pub use op::{Authority, BoundBy, Ctx, KernelRevisions, Op, Plan};
 pub use quota::{MAX_NESTED_QUOTAS, plan};
@@ -77,12 +76,13 @@ pub use read::{
     CountedLookup, GetAcl, GetByHandle, GetChunk, GetInode, GetParent, GetSlices, GetUsage, GetXattrs,
     Lookup, ReadLink, StoredChunk,
 };
-pub use remove::{DeletesOnly, Fate, Reap, ReapAll, Rmdir, Unlink, Unlinked, Unlinks};
+pub use remove::{DeleteOnlyFile, Reap, ReapAll, Rmdir, Unlink, UnlinkOutcome, Unlinked, Unlinks};
 pub use rename::{Rename, RenameFlags, Renamed, Whiteout};
 pub use session::{BeginSession, BeginTerm, RemoveSession, RenewSession};
+pub use set_atimes::{AtimeMode, SetAtimes};
 pub use setattr::SetAttr;
 pub use sid_rules::{AddSidRule, RemoveSidRules, SidRulesRefusal};
-pub use trash::{EmptyTrash, MakeTrash, MayTrash};
+pub use trash::{EmptyTrash, MakeTrash, WithTrash};
 pub use trash_names::{TRASH_NAME, TrashDirs, TrashHour, TrashName, is_in_trash};
 pub use view::{PlanStop, View};
 pub use write::{Append, KillPriv, Write};

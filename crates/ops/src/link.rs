@@ -50,7 +50,7 @@ impl Op for Link {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
         view.prefetch([RecordKey::Inode(self.parent), RecordKey::Inode(self.ino)])?;
         let dir = view.dir(self.parent)?;
-        ctx.admit_new(view, &dir, FileType::Regular)?;
+        ctx.check_new(view, &dir, FileType::Regular)?;
         if view.dirent_unlikely(self.parent, &self.name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }

@@ -7,7 +7,7 @@ use acl::posix;
 use meta::{AclKind, DIR_BYTES, Effect, Inode, QuotaTag};
 use types::{AclId, Errno, FileType, Ino, Mode, Name};
 
-use crate::known::Heir;
+use crate::known::InheritKey;
 use crate::op::{BoundBy, Ctx, Op, Plan};
 use crate::room::require_room;
 use crate::view::{PlanStop, View};
@@ -67,7 +67,7 @@ impl Op for Make {
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
         let dir = view.dir(self.parent)?;
-        ctx.admit_new(view, &dir, self.kind.file_type())?;
+        ctx.check_new(view, &dir, self.kind.file_type())?;
         if view.dirent_unlikely(self.parent, &self.name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
@@ -151,7 +151,7 @@ impl Op for MakeOrphan {
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
         let dir = view.dir(self.0.parent)?;
-        ctx.admit_new(view, &dir, FileType::Regular)?;
+        ctx.check_new(view, &dir, FileType::Regular)?;
         let mut effects = Vec::with_capacity(3);
         let inode = Inode { nlink: 0, ..self.0.inode(view, ctx, &dir, &mut effects)? };
         effects.push(Effect::PutInode(inode));
@@ -200,8 +200,9 @@ impl Make {
         if minimal {
             return Ok(Inherited { mode: shown, access_acl: AclId::NONE, default_acl });
         }
-        let heir = |mode: Mode| Heir { kind, mode: mode.rwx(), requested: 0, policy: Policy::default() };
-        if let Some((access_acl, _)) = view.inherited(default_id, heir(shown))
+        let inherit_key =
+            |mode: Mode| InheritKey { kind, mode: mode.rwx(), requested: 0, policy: Policy::default() };
+        if let Some((access_acl, _)) = view.inherited(default_id, inherit_key(shown))
             && view.is_stored(access_acl)
         {
             return Ok(Inherited { mode: shown, access_acl, default_acl });
@@ -212,7 +213,7 @@ impl Make {
             None => AclId::NONE,
         };
         let remembered = (access_acl, inherited.mode.rwx());
-        view.remember_inherited(default_id, heir(inherited.mode), remembered);
+        view.remember_inherited(default_id, inherit_key(inherited.mode), remembered);
         Ok(Inherited { mode: inherited.mode, access_acl, default_acl })
     }
 }

@@ -17,7 +17,7 @@ use types::{AclId, Caps, Errno, FileType, Ino, Mode, XattrName};
 use super::access::granted;
 use super::domains::Numbering;
 use super::xattr::XattrMode;
-use crate::known::Heir;
+use crate::known::InheritKey;
 use crate::op::{Authority, Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
@@ -73,7 +73,7 @@ impl Ctx<'_> {
         let load = || compiled(view, inode.access_acl, sid_rules);
         let of = inode.as_decided(sid_rules.version());
         match self.decisions.nfs4_certain((source.uid(), source.gid()), &of, load) {
-            Err(PlanStop::Refused(Errno::EIO)) => Ok(None),
+            Err(PlanStop::Failed(Errno::EIO)) => Ok(None),
             certain => certain,
         }
     }
@@ -83,7 +83,7 @@ impl Ctx<'_> {
     /// # Errors
     /// EIO if the decision depends on an ACL that is missing or damaged. `refusal` if a permission is not
     /// granted.
-    pub(super) fn admit_mask(
+    pub(super) fn check_mask(
         &self,
         view: &mut View<'_>,
         inode: &Inode,
@@ -127,7 +127,7 @@ impl Ctx<'_> {
         }
         let mut decided = match self.decision(view, inode) {
             Ok(decision) => Ok(decision.granted),
-            Err(PlanStop::Refused(Errno::EIO)) => Err(Errno::EIO),
+            Err(PlanStop::Failed(Errno::EIO)) => Err(Errno::EIO),
             Err(stop) => return Err(stop),
         };
         if let Ok(granted) = &mut decided {
@@ -157,13 +157,13 @@ impl Ctx<'_> {
     }
 
     /// Checks that the caller may remove `child` from the directory, by the rules of [`nfs4::may_remove`].
-    pub(super) fn admit_nfs4_removal(
+    pub(super) fn check_nfs4_removal(
         &self,
         view: &mut View<'_>,
         dir: &Inode,
         child: &Inode,
     ) -> Result<(), PlanStop> {
-        self.admit_mask(view, dir, Mask::SEARCH, Errno::EACCES)?;
+        self.check_mask(view, dir, Mask::SEARCH, Errno::EACCES)?;
         let by = |parent, target, caps| {
             let (parent_mode, parent_uid, target_uid) = (dir.mode, dir.uid, child.uid);
             let removal = Removal { parent, target, parent_mode, parent_uid, target_uid };
@@ -207,24 +207,24 @@ impl Ctx<'_> {
     /// the caller.
     ///
     /// # Errors
-    /// As [`Ctx::admit_xattr`].
-    pub(super) fn admit_nfs4_xattr(
+    /// As [`Ctx::check_xattr`].
+    pub(super) fn check_nfs4_xattr(
         &self,
         view: &mut View<'_>,
         inode: &Inode,
         name: &XattrName,
     ) -> Result<(), PlanStop> {
-        let is_mistaken = self.is_mistaken();
+        let kernel_ids_differ = self.kernel_ids_differ();
         if !name.as_bytes().starts_with(b"user.") {
-            if !is_mistaken {
+            if !kernel_ids_differ {
                 return Ok(());
             }
             return granted(evaluate::capability(self.caps()?, Caps::SYS_ADMIN));
         }
-        if is_mistaken && inode.kind.is_dir() && inode.mode.has(Mode::STICKY) {
-            self.admit_owner(inode)?;
+        if kernel_ids_differ && inode.kind.is_dir() && inode.mode.has(Mode::STICKY) {
+            self.check_owner(inode)?;
         }
-        self.admit_mask(view, inode, Mask::WRITE_NAMED_ATTRS, Errno::EACCES)
+        self.check_mask(view, inode, Mask::WRITE_NAMED_ATTRS, Errno::EACCES)
     }
 }
 
@@ -235,12 +235,12 @@ impl Ctx<'_> {
 /// ESTALE if the inode does not exist; EIO if its ACL is missing or damaged; EACCES if a permission is not
 /// granted.
 #[derive(Debug)]
-pub struct Admit {
+pub struct CheckAccess {
     pub ino: Ino,
     pub want: Mask,
 }
 
-impl Op for Admit {
+impl Op for CheckAccess {
     type Reply = ();
     const NAME: &'static str = "access";
     const READ: bool = true;
@@ -248,7 +248,7 @@ impl Op for Admit {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         let inode = view.inode(self.ino)?;
         if ctx.checks_nfs4() {
-            ctx.admit_mask(view, &inode, self.want, Errno::EACCES)?;
+            ctx.check_mask(view, &inode, self.want, Errno::EACCES)?;
         }
         Ok(Plan::answer(()))
     }
@@ -281,7 +281,7 @@ fn compiled(view: &mut View<'_>, id: AclId, sid_rules: &SidRules) -> Result<Arc<
 
 /// The kinds of access that a file is opened for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpenFor {
+pub struct OpenAccess {
     pub read: bool,
     pub write: bool,
     /// Writes go to the end: `O_APPEND`.
@@ -301,11 +301,11 @@ pub struct Opened {
 /// Checks that the caller may open an inode in this way, by the rules of [`nfs4::may_open`].
 ///
 /// # Errors
-/// As [`Admit`].
+/// As [`CheckAccess`].
 #[derive(Debug)]
 pub struct Open {
     pub ino: Ino,
-    pub what_for: OpenFor,
+    pub open_access: OpenAccess,
 }
 
 impl Op for Open {
@@ -318,7 +318,7 @@ impl Op for Open {
         if !ctx.checks_nfs4() {
             return Ok(Plan::answer(Opened { inode, append_only: false }));
         }
-        let OpenFor { read, write, append, execute } = self.what_for;
+        let OpenAccess { read, write, append, execute } = self.open_access;
         let mut want = Mask::NONE;
         for (asked, mask) in [(read, Mask::READ_DATA), (write, Mask::WRITE_DATA), (execute, Mask::EXECUTE)] {
             want |= if asked { mask } else { Mask::NONE };
@@ -348,7 +348,7 @@ impl Op for GetNfs4Acl {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Nfs4Acl>, PlanStop> {
         let inode = inode_with_acl(view, ctx, self.0)?;
         if ctx.checks_nfs4() {
-            ctx.admit_mask(view, &inode, Mask::READ_ACL, Errno::EACCES)?;
+            ctx.check_mask(view, &inode, Mask::READ_ACL, Errno::EACCES)?;
         }
         let acl = view.nfs4_acl(inode.access_acl)?;
         Ok(Plan::answer(match acl {
@@ -411,7 +411,7 @@ impl Op for SetNfs4Acl {
             return Err(Errno::EEXIST.into());
         }
         if ctx.checks_nfs4() {
-            ctx.admit_mask(view, &inode, Mask::WRITE_ACL, Errno::EPERM)?;
+            ctx.check_mask(view, &inode, Mask::WRITE_ACL, Errno::EPERM)?;
         }
         let mut effects = Vec::with_capacity(4);
         let mut access = Access::from(&inode);
@@ -420,7 +420,7 @@ impl Op for SetNfs4Acl {
             let new = super::domains::renumber(view, new, &self.numbering, &mut effects)?;
             // If the old ACL is damaged, there are no entries to keep.
             let old = match view.nfs4_acl(inode.access_acl) {
-                Err(PlanStop::Refused(Errno::EIO)) => None,
+                Err(PlanStop::Failed(Errno::EIO)) => None,
                 found => found?,
             };
             let whole = match old {
@@ -474,7 +474,7 @@ pub(super) fn chmod(
     let shown = match view.projection(inode, ctx.traversers, sid_rules) {
         Ok(None) => return Ok((asked, AclId::NONE)),
         Ok(Some(projection)) => projection.rwx,
-        Err(PlanStop::Refused(Errno::EIO)) if policy == nfs4::AclMode::Discard => {
+        Err(PlanStop::Failed(Errno::EIO)) if policy == nfs4::AclMode::Discard => {
             return Ok((asked, AclId::NONE));
         }
         Err(stop) => return Err(stop),
@@ -505,11 +505,11 @@ pub(super) fn inherit(
 ) -> Result<(Mode, AclId), PlanStop> {
     let asked = mode.without(umask & 0o777);
     let policy = ctx.volume.policy;
-    let heir = Heir { kind, mode: asked.rwx(), requested: mode.rwx(), policy };
+    let inherit_key = InheritKey { kind, mode: asked.rwx(), requested: mode.rwx(), policy };
     let parent = if kind == FileType::Symlink { None } else { view.nfs4_acl(dir.access_acl)? };
     let parent = parent.as_deref().map(Compiled::acl).filter(|acl| acl.is_inheritable());
     if let Some(from) = parent.map(|_| dir.access_acl)
-        && let Some((access_acl, rwx)) = view.inherited(from, heir)
+        && let Some((access_acl, rwx)) = view.inherited(from, inherit_key)
         && (access_acl.is_none() || view.is_stored(access_acl))
     {
         return Ok((asked.without(0o777).with(rwx), access_acl));
@@ -517,7 +517,7 @@ pub(super) fn inherit(
     let made = nfs4::inherit(parent, mode, umask, kind, policy).map_err(Errno::from)?;
     let access_acl = made.acl.map_or(AclId::NONE, |acl| put(view, &acl, effects));
     if parent.is_some() {
-        view.remember_inherited(dir.access_acl, heir, (access_acl, made.mode.rwx()));
+        view.remember_inherited(dir.access_acl, inherit_key, (access_acl, made.mode.rwx()));
     }
     Ok((made.mode, access_acl))
 }

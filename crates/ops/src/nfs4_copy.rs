@@ -47,7 +47,7 @@ impl Op for CopyAcl {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         let inode = inode_with_acl(view, ctx, self.ino)?;
         if ctx.checks_nfs4() {
-            ctx.admit_mask(view, &inode, Mask::WRITE_ACL, Errno::EPERM)?;
+            ctx.check_mask(view, &inode, Mask::WRITE_ACL, Errno::EPERM)?;
         }
         let kill_sgid = inode.mode.has(Mode::SGID) && (self.kill_sgid || must_drop_sgid(ctx, &inode)?);
         let is_dir = inode.kind.is_dir();
@@ -86,7 +86,7 @@ fn source(
     reference: &Reference,
 ) -> Result<Result<Nfs4Acl, Mode>, PlanStop> {
     let inode = match view.inode(reference.ino) {
-        Err(PlanStop::Refused(Errno::ESTALE)) => return Err(Errno::EOPNOTSUPP.into()),
+        Err(PlanStop::Failed(Errno::ESTALE)) => return Err(Errno::EOPNOTSUPP.into()),
         found => found?,
     };
     if !reference.is_of(&ctx.volume.uuid, inode.access_acl) {
@@ -94,7 +94,7 @@ fn source(
     }
     if ctx.checks_nfs4() {
         // The owner of the copy can read the copied ACL, so the caller must be allowed to read the original.
-        ctx.admit_mask(view, &inode, Mask::READ_ACL, Errno::EOPNOTSUPP)?;
+        ctx.check_mask(view, &inode, Mask::READ_ACL, Errno::EOPNOTSUPP)?;
     }
     let acl = view.nfs4_acl(inode.access_acl)?;
     Ok(acl.as_deref().map(Compiled::acl).cloned().ok_or(inode.mode))

@@ -80,7 +80,7 @@ fn count(view: &mut View<'_>, effects: &mut Vec<Effect>, bound: BoundBy) -> Resu
             }
         }
     }
-    charges.settle(view, bound, effects)
+    charges.apply_charges(view, bound, effects)
 }
 
 /// Whether an inode that the effects create, change or remove counts in a quota before or after them. On most volumes
@@ -207,7 +207,12 @@ impl Charges {
     }
 
     /// Checks the limits, and adds the charges to the effects.
-    fn settle(self, view: &mut View<'_>, bound: BoundBy, effects: &mut Vec<Effect>) -> Result<(), PlanStop> {
+    fn apply_charges(
+        self,
+        view: &mut View<'_>,
+        bound: BoundBy,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), PlanStop> {
         for Charge { key, outer, inodes, blocks } in self.0 {
             if (inodes, blocks) == (0, 0) {
                 continue;

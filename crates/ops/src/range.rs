@@ -71,11 +71,11 @@ impl Op for Allocate {
 
 /// The largest number of source chunks in one copy. The caller requests the rest by further calls, see
 /// `copy_file_range(2)`.
-const CHUNKS_A_COPY: u64 = 4;
+const CHUNKS_PER_COPY: u64 = 4;
 
 /// Copies a range between files, or within one, without copying data: rows of the target refer to the same
 /// slices. Equivalent to `vfs_copy_file_range`. Replies with the number of bytes copied. This is less than
-/// requested if the range extends beyond the end of the source, or if it is large ([`CHUNKS_A_COPY`]).
+/// requested if the range extends beyond the end of the source, or if it is large ([`CHUNKS_PER_COPY`]).
 ///
 /// # Errors
 /// EFBIG if a range ends beyond 2^63 - 1 bytes; ESTALE if an inode does not exist; EINVAL if one of them is
@@ -99,7 +99,7 @@ impl Op for CopyRange {
         if !fits(self.offset) || !fits(self.to_offset) {
             return Err(Errno::EFBIG.into());
         }
-        let furthest = (self.offset / CHUNK_BYTES + CHUNKS_A_COPY) * CHUNK_BYTES;
+        let furthest = (self.offset / CHUNK_BYTES + CHUNKS_PER_COPY) * CHUNK_BYTES;
         let last = (self.offset + self.len).min(furthest);
         let chunks = (self.offset / CHUNK_BYTES..last.div_ceil(CHUNK_BYTES)).map(ChunkIndex);
         // The size and the rows of all chunks must be of one moment. Otherwise the copy could have a later write without
@@ -107,7 +107,7 @@ impl Op for CopyRange {
         // is not known before the size is read, so chunks beyond the end are read and guarded too.
         let inodes = [self.from, self.to].map(RecordKey::Inode);
         let rows = chunks.clone().map(|chunk| RecordKey::Slices(self.from, chunk));
-        view.prefetch_at_one_moment(inodes.into_iter().chain(rows).collect())?;
+        view.prefetch_snapshot(inodes.into_iter().chain(rows).collect())?;
         let source = view.inode(self.from)?;
         let target = view.inode(self.to)?;
         let regular = |inode: &Inode| inode.kind == FileType::Regular;

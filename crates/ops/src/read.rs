@@ -29,7 +29,7 @@ impl Op for Lookup {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Option<Inode>>, PlanStop> {
         view.expect([RecordKey::Inode(self.parent), RecordKey::Dirent(self.parent, self.name.clone())]);
         let dir = view.dir(self.parent)?;
-        ctx.admit_search(view, &dir)?;
+        ctx.check_search(view, &dir)?;
         let Some(dirent) = view.dirent(self.parent, &self.name)? else { return Ok(Plan::answer(None)) };
         // An entry without an inode is damage that fsck repairs. Report EIO, not ENOENT.
         let inode = view.find_inode(dirent.ino)?.ok_or(Errno::EIO)?;
@@ -52,7 +52,7 @@ impl Op for CountedLookup<'_> {
         let dir = view.dir(self.0.parent)?;
         let passes = match ctx.anyone_may_search(view, &dir) {
             // A damaged ACL lets nobody search, but the lookup does not fail.
-            Err(PlanStop::Refused(_)) => false,
+            Err(PlanStop::Failed(_)) => false,
             passes => passes?,
         };
         Ok(Plan::answer((found, passes)))
@@ -116,7 +116,7 @@ impl Op for GetParent {
         // moved, and its old parent removed.
         let is_dir = |parent: &Inode| parent.kind.is_dir();
         if !view.known_inode(dir.parent).as_ref().is_some_and(is_dir) {
-            view.prefetch_at_one_moment([self.0, dir.parent].map(RecordKey::Inode).into())?;
+            view.prefetch_snapshot([self.0, dir.parent].map(RecordKey::Inode).into())?;
         }
         let parent = view.find_inode(dir.parent)?.filter(is_dir);
         Ok(Plan::answer(parent.ok_or(Errno::EIO)?))

@@ -9,8 +9,8 @@ use crate::view::{PlanStop, View};
 
 /// Removes a name that does not refer to a directory. Equivalent to `vfs_unlink`.
 ///
-/// If the inode has no other name, it is removed too, or gets a name in the trash ([`Fate`]). But if it is open
-/// (`open`), it becomes an orphan of this session until [`Reap`] removes it.
+/// If the inode has no other name, it is removed too, or gets a name in the trash ([`UnlinkOutcome`]). But if
+/// it is open (`open`), it becomes an orphan of this session until [`Reap`] removes it.
 ///
 /// # Errors
 /// - ENOENT: `parent` does not exist.
@@ -34,11 +34,11 @@ pub struct Unlink {
 pub struct Unlinked {
     /// The inode before the operation.
     pub inode: Inode,
-    pub fate: Fate,
+    pub outcome: UnlinkOutcome,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum UnlinkOutcome {
     /// The inode still has other names.
     Linked,
     /// The inode has no name, but is open.
@@ -60,14 +60,14 @@ impl Op for Unlink {
         let dir = view.dir(self.parent)?;
         let dirent = view.dirent(self.parent, &self.name)?.ok_or(Errno::ENOENT)?;
         let inode = view.find_inode(dirent.ino)?.ok_or(Errno::EIO)?;
-        ctx.admit_removal(view, &dir, &inode)?;
+        ctx.check_removal(view, &dir, &inode)?;
         if inode.kind.is_dir() {
             return Err(Errno::EISDIR.into());
         }
         let mut effects = Vec::with_capacity(4);
         effects.push(Effect::DropDirent { parent: self.parent, name: self.name.clone() });
         let unlinked = drop_link(view, ctx, (&dir, &self.name), &inode, self.open, &mut effects)?;
-        if unlinked.fate == Fate::NoTrash {
+        if unlinked.outcome == UnlinkOutcome::NoTrash {
             return Ok(Plan::answer(unlinked));
         }
         effects.push(super::set_dir_times(self.parent, ctx.now));
@@ -75,8 +75,8 @@ impl Op for Unlink {
     }
 }
 
-/// Removes one link of an inode that is not a directory: the name `named`, given with its directory. If the fate is
-/// [`Fate::NoTrash`], the effects must not be used.
+/// Removes one link of an inode that is not a directory: the name `named`, given with its directory. If the
+/// outcome is [`UnlinkOutcome::NoTrash`], the effects must not be used.
 pub(super) fn drop_link(
     view: &mut View<'_>,
     ctx: &Ctx<'_>,
@@ -86,22 +86,22 @@ pub(super) fn drop_link(
     effects: &mut Vec<Effect>,
 ) -> Result<Unlinked, PlanStop> {
     let ino = inode.ino;
-    let fate = match (view.links(ino)?, open) {
-        (2.., _) => Fate::Linked,
-        (_, Some(open)) if open == ino => Fate::Orphan,
+    let outcome = match (view.links(ino)?, open) {
+        (2.., _) => UnlinkOutcome::Linked,
+        (_, Some(open)) if open == ino => UnlinkOutcome::Orphan,
         _ => drop_inode(view, ctx, named, inode, effects)?,
     };
-    match fate {
-        Fate::Removed | Fate::Trashed { .. } | Fate::NoTrash => {}
-        Fate::Linked | Fate::Orphan => {
+    match outcome {
+        UnlinkOutcome::Removed | UnlinkOutcome::Trashed { .. } | UnlinkOutcome::NoTrash => {}
+        UnlinkOutcome::Linked | UnlinkOutcome::Orphan => {
             effects.push(Effect::AddLinks { ino, delta: -1 });
             effects.push(super::set_ctime(ino, ctx.now));
         }
     }
-    if fate == Fate::Orphan {
+    if outcome == UnlinkOutcome::Orphan {
         effects.push(Effect::PutOrphan { session: ctx.session, ino });
     }
-    Ok(Unlinked { inode: *inode, fate })
+    Ok(Unlinked { inode: *inode, outcome })
 }
 
 /// Moves an inode that loses its last name into the trash, or deletes it.
@@ -111,13 +111,13 @@ pub(super) fn drop_inode(
     named: (&Inode, &Name),
     inode: &Inode,
     effects: &mut Vec<Effect>,
-) -> Result<Fate, PlanStop> {
+) -> Result<UnlinkOutcome, PlanStop> {
     Ok(match keep(view, ctx, named, inode, effects)? {
-        Some(Kept::In { hour }) => Fate::Trashed { hour },
-        Some(Kept::NoDirectory) => Fate::NoTrash,
+        Some(Kept::In { hour }) => UnlinkOutcome::Trashed { hour },
+        Some(Kept::NoDirectory) => UnlinkOutcome::NoTrash,
         None => {
             effects.push(Effect::DropInode { ino: inode.ino });
-            Fate::Removed
+            UnlinkOutcome::Removed
         }
     })
 }
@@ -141,19 +141,19 @@ impl Unlinks for Unlinked {
 /// Those of the operation; EAGAIN if it would delete another regular file. The caller then looks up the name
 /// again.
 #[derive(Debug)]
-pub struct DeletesOnly<'a, O> {
+pub struct DeleteOnlyFile<'a, O> {
     pub file: Option<Ino>,
     pub op: &'a O,
 }
 
-impl<O: Op<Reply: Unlinks>> Op for DeletesOnly<'_, O> {
+impl<O: Op<Reply: Unlinks>> Op for DeleteOnlyFile<'_, O> {
     type Reply = O::Reply;
     const NAME: &'static str = O::NAME;
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O::Reply>, PlanStop> {
         let plan = self.op.plan(view, ctx)?;
         match plan.reply.unlinked() {
-            Some(Unlinked { inode, fate: Fate::Removed | Fate::Trashed { .. } })
+            Some(Unlinked { inode, outcome: UnlinkOutcome::Removed | UnlinkOutcome::Trashed { .. } })
                 if inode.kind == FileType::Regular && Some(inode.ino) != self.file =>
             {
                 Err(Errno::EAGAIN.into())
@@ -189,7 +189,7 @@ impl Op for Rmdir {
         let dir = view.dir(self.parent)?;
         let dirent = view.dirent(self.parent, &self.name)?.ok_or(Errno::ENOENT)?;
         let inode = view.find_inode(dirent.ino)?.ok_or(Errno::EIO)?;
-        ctx.admit_removal(view, &dir, &inode)?;
+        ctx.check_removal(view, &dir, &inode)?;
         if !inode.kind.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }
@@ -201,9 +201,9 @@ impl Op for Rmdir {
         }
         let mut effects = Vec::with_capacity(4);
         effects.push(Effect::DropDirent { parent: self.parent, name: self.name.clone() });
-        let fate = drop_inode(view, ctx, (&dir, &self.name), &inode, &mut effects)?;
-        let unlinked = Unlinked { inode, fate };
-        if fate == Fate::NoTrash {
+        let outcome = drop_inode(view, ctx, (&dir, &self.name), &inode, &mut effects)?;
+        let unlinked = Unlinked { inode, outcome };
+        if outcome == UnlinkOutcome::NoTrash {
             return Ok(Plan::answer(unlinked));
         }
         effects.push(Effect::AddLinks { ino: self.parent, delta: -1 });

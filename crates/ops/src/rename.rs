@@ -5,7 +5,7 @@ use types::{Errno, FileType, Ino, Mode, Name, Time};
 
 use crate::op::{BoundBy, Ctx, Op, Plan};
 use crate::quota::move_between;
-use crate::remove::{Fate, Unlinked, Unlinks, drop_inode, drop_link};
+use crate::remove::{UnlinkOutcome, Unlinked, Unlinks, drop_inode, drop_link};
 use crate::room::require_room;
 use crate::trash_names::is_in_trash;
 use crate::view::{PlanStop, View};
@@ -122,7 +122,7 @@ impl Op for Rename {
         if target.as_ref().is_some_and(|target| target.ino == source.ino) {
             return Ok(Plan::answer(renamed));
         }
-        self.admit(view, ctx, [&old_dir, &new_dir], &source, target.as_ref())?;
+        self.check_access(view, ctx, [&old_dir, &new_dir], &source, target.as_ref())?;
 
         // This is enough for most renames. A longer vector needs the slow path of the allocator.
         let mut effects = Vec::with_capacity(5);
@@ -136,7 +136,7 @@ impl Op for Rename {
             Some(target) => {
                 let replaced = self.replace(view, ctx, &source, (&new_dir, &target), &mut effects)?;
                 renamed.replaced = Some(replaced);
-                if replaced.fate == Fate::NoTrash {
+                if replaced.outcome == UnlinkOutcome::NoTrash {
                     return Ok(Plan::answer(renamed));
                 }
                 self.vacate_old_name(ctx, &old_dir, &mut effects);
@@ -191,7 +191,7 @@ impl Rename {
 
     /// Equivalent to `may_delete` and `may_create`, and to the additional check of `vfs_rename`: if a
     /// directory changes its parent, its `..` changes too, so the caller must have write permission on it.
-    fn admit(
+    fn check_access(
         &self,
         view: &mut View<'_>,
         ctx: &Ctx<'_>,
@@ -199,30 +199,31 @@ impl Rename {
         source: &Inode,
         target: Option<&Inode>,
     ) -> Result<(), PlanStop> {
-        ctx.admit_removal(view, old_dir, source)?;
+        ctx.check_removal(view, old_dir, source)?;
         match target {
-            Some(target) => ctx.admit_removal(view, new_dir, target)?,
-            None => ctx.admit_new(view, new_dir, source.kind)?,
+            Some(target) => ctx.check_removal(view, new_dir, target)?,
+            None => ctx.check_new(view, new_dir, source.kind)?,
         }
         if ctx.checks_nfs4() {
             // Replacing a name means removing one and adding one.
             if target.is_some() {
-                ctx.admit_new(view, new_dir, source.kind)?;
+                ctx.check_new(view, new_dir, source.kind)?;
             }
             if let Some(target) = target.filter(|_| self.flags.exchange) {
-                ctx.admit_new(view, old_dir, target.kind)?;
+                ctx.check_new(view, old_dir, target.kind)?;
             }
         }
         if self.parent != self.new_parent {
             let exchanged = target.filter(|_| self.flags.exchange);
             for moved in [Some(source), exchanged].into_iter().flatten().filter(|n| n.kind.is_dir()) {
-                ctx.admit_move(view, moved)?;
+                ctx.check_move(view, moved)?;
             }
         }
         Ok(())
     }
 
-    /// Removes the target's inode, or only its link. If the fate is [`Fate::NoTrash`], the effects must not be used.
+    /// Removes the target's inode, or only its link. If the outcome is [`UnlinkOutcome::NoTrash`], the
+    /// effects must not be used.
     fn replace(
         &self,
         view: &mut View<'_>,
@@ -240,9 +241,9 @@ impl Rename {
                 if !view.is_empty(target.ino) {
                     return Err(Errno::ENOTEMPTY.into());
                 }
-                let fate = drop_inode(view, ctx, named, target, effects)?;
+                let outcome = drop_inode(view, ctx, named, target, effects)?;
                 effects.push(Effect::AddLinks { ino: self.new_parent, delta: -1 });
-                Ok(Unlinked { inode: *target, fate })
+                Ok(Unlinked { inode: *target, outcome })
             }
         }
     }

@@ -42,7 +42,7 @@ pub struct SetAttr {
     pub atime: Option<Time>,
     pub mtime: Option<Time>,
     /// The times are set to the present time: `UTIME_NOW`.
-    pub is_set_times: bool,
+    pub sets_times_to_now: bool,
     /// The file is truncated through a file description that is open for writing.
     pub is_open: bool,
     pub keep_sgid: bool,
@@ -58,7 +58,7 @@ impl Op for SetAttr {
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
         let inode = view.inode(self.ino)?;
-        self.admit(view, ctx, &inode)?;
+        self.check_access(view, ctx, &inode)?;
         let mut effects = Vec::with_capacity(6);
         let mut access = Access::from(&inode);
         let mut drops_capabilities = false;
@@ -143,9 +143,9 @@ fn chmod(
 
 impl SetAttr {
     /// Equivalent to `setattr_prepare`, for callers that the kernel has not checked.
-    fn admit(&self, view: &mut View<'_>, ctx: &Ctx<'_>, inode: &Inode) -> Result<(), PlanStop> {
+    fn check_access(&self, view: &mut View<'_>, ctx: &Ctx<'_>, inode: &Inode) -> Result<(), PlanStop> {
         if ctx.checks_nfs4() {
-            return self.admit_nfs4(view, ctx, inode);
+            return self.check_nfs4(view, ctx, inode);
         }
         let is_changed = self.mode.is_some() || self.uid.is_some() || self.gid.is_some();
         let sets_time = self.atime.is_some() || self.mtime.is_some();
@@ -159,16 +159,16 @@ impl SetAttr {
         if (new_owner || foreign_group) && !cred.caps.has(Caps::CHOWN) {
             return Err(Errno::EPERM.into());
         }
-        if is_changed || sets_time && !self.is_set_times {
-            ctx.admit_owner(inode)?;
-        } else if sets_time && self.size.is_none() && ctx.admit_owner(inode).is_err() {
-            ctx.admit(view, inode, Perm::WRITE)?;
+        if is_changed || sets_time && !self.sets_times_to_now {
+            ctx.check_owner(inode)?;
+        } else if sets_time && self.size.is_none() && ctx.check_owner(inode).is_err() {
+            ctx.check_access(view, inode, Perm::WRITE)?;
         }
         // EISDIR and EINVAL are checked after the permission (`vfs_truncate`).
-        if self.size.is_some() && !self.is_open { ctx.admit(view, inode, Perm::WRITE) } else { Ok(()) }
+        if self.size.is_some() && !self.is_open { ctx.check_access(view, inode, Perm::WRITE) } else { Ok(()) }
     }
 
-    fn admit_nfs4(&self, view: &mut View<'_>, ctx: &Ctx<'_>, inode: &Inode) -> Result<(), PlanStop> {
+    fn check_nfs4(&self, view: &mut View<'_>, ctx: &Ctx<'_>, inode: &Inode) -> Result<(), PlanStop> {
         if self.uid.is_some() || self.gid.is_some() {
             let Some(cred) = ctx.cred()? else { return Ok(()) };
             let is_member = self.gid.is_none_or(|gid| gid == inode.gid || cred.in_group(gid));
@@ -179,22 +179,22 @@ impl SetAttr {
                 if !(takes && self.gid.is_none_or(|gid| cred.in_group(gid))) {
                     return Err(Errno::EPERM.into());
                 }
-                ctx.admit_mask(view, inode, Mask::WRITE_OWNER, Errno::EPERM)?;
+                ctx.check_mask(view, inode, Mask::WRITE_OWNER, Errno::EPERM)?;
             }
         }
         if self.mode.is_some() {
-            ctx.admit_mask(view, inode, Mask::WRITE_ACL, Errno::EPERM)?;
+            ctx.check_mask(view, inode, Mask::WRITE_ACL, Errno::EPERM)?;
         }
         if self.size.is_some() {
             if !self.is_open {
-                ctx.admit_mask(view, inode, Mask::WRITE_DATA, Errno::EACCES)?;
+                ctx.check_mask(view, inode, Mask::WRITE_DATA, Errno::EACCES)?;
             }
         } else if self.atime.is_some() || self.mtime.is_some() {
-            let by_data =
-                self.is_set_times && ctx.admit_mask(view, inode, Mask::WRITE_DATA, Errno::EACCES) == Ok(());
+            let by_data = self.sets_times_to_now
+                && ctx.check_mask(view, inode, Mask::WRITE_DATA, Errno::EACCES) == Ok(());
             if !by_data {
-                let refusal = if self.is_set_times { Errno::EACCES } else { Errno::EPERM };
-                ctx.admit_mask(view, inode, Mask::WRITE_ATTRIBUTES, refusal)?;
+                let refusal = if self.sets_times_to_now { Errno::EACCES } else { Errno::EPERM };
+                ctx.check_mask(view, inode, Mask::WRITE_ATTRIBUTES, refusal)?;
             }
         }
         Ok(())

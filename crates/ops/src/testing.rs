@@ -63,14 +63,14 @@ impl Direct {
                     return Ok(plan.reply);
                 }
                 Err(PlanStop::Missing) => {
-                    let as_one = view.is_missing_as_one();
+                    let as_snapshot = view.needs_snapshot();
                     let snapshot = self.engine.read(&view.into_missing()).unwrap();
-                    if as_one {
+                    if as_snapshot {
                         fresh.clear();
                     }
                     fresh.extend(snapshot.records.iter().filter_map(|record| known(record, self.volume.acl)));
                 }
-                Err(PlanStop::Refused(errno)) => return Err(errno),
+                Err(PlanStop::Failed(errno)) => return Err(errno),
                 Err(PlanStop::KernelIsStale) => return Err(Errno::ESTALE),
                 Err(PlanStop::Held(ino)) => panic!("another session holds {ino}"),
             }

@@ -12,8 +12,8 @@
 //!
 //! A plan must know the directory of the hour without a search. The client keeps a few in
 //! [`TrashDirs`](crate::TrashDirs). If the directory is not known or does not exist, the operation does nothing and
-//! replies [`Fate::NoTrash`](crate::Fate::NoTrash). The caller then creates the directory ([`MakeTrash`]), and runs the
-//! operation again.
+//! replies [`UnlinkOutcome::NoTrash`](crate::UnlinkOutcome::NoTrash). The caller then creates the directory
+//! ([`MakeTrash`]), and runs the operation again.
 
 use meta::{DIR_BYTES, Effect, Inode, Quota, QuotaTag};
 use types::{Errno, FileType, Ino, Mode, Name, QuotaId};
@@ -144,13 +144,13 @@ impl Op for MakeTrash {
 
 /// Runs an operation that may remove a name, with or without the trash.
 #[derive(Debug)]
-pub struct MayTrash<'a, O> {
+pub struct WithTrash<'a, O> {
     pub op: &'a O,
     /// If false, files that the operation removes are deleted.
     pub is_on: bool,
 }
 
-impl<O: Op> Op for MayTrash<'_, O> {
+impl<O: Op> Op for WithTrash<'_, O> {
     type Reply = O::Reply;
     const NAME: &'static str = O::NAME;
 

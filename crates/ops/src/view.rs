@@ -24,7 +24,7 @@ pub enum PlanStop {
     /// Records are missing; the driver reads them and calls the plan again.
     Missing,
     /// The operation fails by its rules. This answer is certain only if the guards recorded so far hold.
-    Refused(Errno),
+    Failed(Errno),
     /// The access attributes that the kernel has of an inode are out of date. The operation fails with
     /// ESTALE, so that the kernel looks up again.
     KernelIsStale,
@@ -35,7 +35,7 @@ pub enum PlanStop {
 
 impl From<Errno> for PlanStop {
     fn from(errno: Errno) -> Self {
-        PlanStop::Refused(errno)
+        PlanStop::Failed(errno)
     }
 }
 
@@ -51,11 +51,11 @@ pub struct View<'a> {
     guards: Vec<Guard>,
     /// The directories whose parent is guarded. There may be many, so a set is used instead of a search in
     /// `guards`.
-    climbed: HashSet<Ino>,
+    guarded_parents: HashSet<Ino>,
     missing: Vec<RecordKey>,
     /// Whether the missing records must be of one moment.
-    is_missing_as_one: bool,
-    climbs_from: Option<Ino>,
+    needs_snapshot: bool,
+    ancestors_from: Option<Ino>,
     used_known: bool,
     assumed: bool,
     own: SessionId,
@@ -64,7 +64,7 @@ pub struct View<'a> {
     /// Whether no other client can change the volume, so that all records are current.
     is_exclusive: bool,
     /// Whether all records in `fresh` are of one moment.
-    is_one_moment: bool,
+    is_snapshot: bool,
 }
 
 /// Looks up a record. If it is not known, stops the plan ([`PlanStop::Missing`]).
@@ -88,16 +88,16 @@ impl<'a> View<'a> {
             expected: Vec::new(),
             is_guarded: true,
             guards: Vec::new(),
-            climbed: HashSet::default(),
-            climbs_from: None,
+            guarded_parents: HashSet::default(),
+            ancestors_from: None,
             missing: Vec::new(),
-            is_missing_as_one: false,
+            needs_snapshot: false,
             used_known: false,
             assumed: false,
             own: SessionId(0),
             free: [Ino(0); 2],
             is_exclusive: false,
-            is_one_moment: true,
+            is_snapshot: true,
         }
     }
 
@@ -108,8 +108,8 @@ impl<'a> View<'a> {
 
     /// Tells whether no other client can change the volume, and whether all records in `fresh` are of one moment.
     /// Without this call, other clients can change the volume, and the records in `fresh` are of one moment.
-    pub fn set_moments(&mut self, is_exclusive: bool, is_one_moment: bool) {
-        (self.is_exclusive, self.is_one_moment) = (is_exclusive, is_one_moment);
+    pub fn set_consistency(&mut self, is_exclusive: bool, is_snapshot: bool) {
+        (self.is_exclusive, self.is_snapshot) = (is_exclusive, is_snapshot);
     }
 
     /// Names the records that the plan will look up. When a lookup finds a record missing for the first time, all of
@@ -145,10 +145,10 @@ impl<'a> View<'a> {
         }
     }
 
-    /// As [`View::prefetch`], for records of inodes that must be of one moment ([`View::set_moments`]). Unless this
-    /// operation has read all `keys`, one request reads them, cached or not, together with everything that the
-    /// operation has read before.
-    pub fn prefetch_at_one_moment(&mut self, keys: Vec<RecordKey>) -> Result<(), PlanStop> {
+    /// As [`View::prefetch`], for records of inodes that must be of one moment ([`View::set_consistency`]).
+    /// Unless this operation has read all `keys`, one request reads them, cached or not, together with
+    /// everything that the operation has read before.
+    pub fn prefetch_snapshot(&mut self, keys: Vec<RecordKey>) -> Result<(), PlanStop> {
         let is_fresh = |key: &RecordKey| match key {
             RecordKey::Inode(ino) => self.find_fresh(&Key::Inode(*ino)).is_some(),
             RecordKey::Slices(ino, chunk) => self.find_fresh(&Key::Slices(*ino, *chunk)).is_some(),
@@ -161,7 +161,7 @@ impl<'a> View<'a> {
         }
         let others = self.fresh.keys().filter_map(Key::to_read).filter(|key| !keys.contains(key));
         self.missing = others.chain(keys.iter().cloned()).collect();
-        self.is_missing_as_one = true;
+        self.needs_snapshot = true;
         Err(PlanStop::Missing)
     }
 
@@ -223,9 +223,9 @@ impl<'a> View<'a> {
     /// The parent of a directory, guarded. Callers walk up to the root. So if this record is missing, the
     /// driver reads all missing directories above it before it calls the plan again.
     pub fn parent_of(&mut self, ino: Ino) -> Result<Ino, PlanStop> {
-        let inode = self.peek_inode(ino).inspect_err(|_| self.climbs_from = Some(ino))?;
+        let inode = self.peek_inode(ino).inspect_err(|_| self.ancestors_from = Some(ino))?;
         let parent = inode.ok_or(Errno::ENOENT)?.parent;
-        if self.climbed.insert(ino) {
+        if self.guarded_parents.insert(ino) {
             self.guards.push(Guard::ParentIs { ino, parent });
         }
         Ok(parent)
@@ -239,7 +239,7 @@ impl<'a> View<'a> {
         if let Some(dirent) = self.trash(parent, name)? {
             return Ok(Some(dirent));
         }
-        self.require_free(parent, name)?;
+        self.require_not_held(parent, name)?;
         match self.known_dirent(parent, name) {
             Some(dirent) => Ok(dirent),
             None => self.missing(RecordKey::Dirent(parent, name.clone())),
@@ -252,7 +252,7 @@ impl<'a> View<'a> {
         if let Some(dirent) = self.trash(parent, name)? {
             return Ok(Some(dirent));
         }
-        self.require_free(parent, name)?;
+        self.require_not_held(parent, name)?;
         if let Some(dirent) = self.known_dirent(parent, name) {
             return Ok(dirent);
         }
@@ -492,13 +492,13 @@ impl<'a> View<'a> {
     }
 
     /// The directory from which the path up to the root is missing, after [`PlanStop::Missing`].
-    pub fn climbs_from(&self) -> Option<Ino> {
-        self.climbs_from
+    pub fn ancestors_from(&self) -> Option<Ino> {
+        self.ancestors_from
     }
 
-    /// Whether the missing records are those of [`View::prefetch_at_one_moment`].
-    pub fn is_missing_as_one(&self) -> bool {
-        self.is_missing_as_one
+    /// Whether the missing records are those of [`View::prefetch_snapshot`].
+    pub fn needs_snapshot(&self) -> bool {
+        self.needs_snapshot
     }
 
     /// The records that the plan is missing, after [`PlanStop::Missing`].

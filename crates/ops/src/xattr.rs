@@ -49,7 +49,7 @@ impl Op for SetXattr {
             return Err(Errno::E2BIG.into());
         }
         let inode = view.inode(self.ino)?;
-        ctx.admit_xattr(view, &inode, &self.name)?;
+        ctx.check_xattr(view, &inode, &self.name)?;
         let likely = if self.mode == XattrMode::Replace { 1 } else { 0 };
         let old = view.xattr_blocks(&inode, &self.name, likely);
         match self.mode {
@@ -92,7 +92,7 @@ impl Op for RemoveXattr {
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         let inode = view.inode(self.ino)?;
-        ctx.admit_xattr(view, &inode, &self.name)?;
+        ctx.check_xattr(view, &inode, &self.name)?;
         let mut effects = remove(view, &inode, &self.name, 1);
         if effects.is_empty() {
             return Err(Errno::ENODATA.into());
@@ -134,7 +134,7 @@ mod tests {
         let nothing = OwnReads::default();
         let fresh = OwnReads::from_iter([(Key::Inode(ino), Value::Inode(Some(full)))]);
         let mut view = View::new(&nothing, None, &fresh);
-        assert_eq!(set.plan(&mut view, &direct.ctx()).unwrap_err(), PlanStop::Refused(Errno::ENOSPC));
+        assert_eq!(set.plan(&mut view, &direct.ctx()).unwrap_err(), PlanStop::Failed(Errno::ENOSPC));
         let guards = view.into_guards();
         assert!(guards.contains(&Guard::XattrBlocks { ino, least: most, most: u16::MAX }), "{guards:?}");
     }

@@ -7,12 +7,11 @@
 //! | `query`, `params` | a URL's parameters, and those that all engines have |
 //! | `tls` | trusted authorities, and the client's certificate |
 //! | `pool`, `request` | connections; a request on one, and the state of the connection after a failure |
-//! | `frozen` | reads records as of one moment, on a connection in a transaction |
+//! | `snapshot` | reads records as of one moment, on a connection in a transaction |
 //! | `open` | why a volume could not be opened |
 //! | `loops` | loops: polls, batches in parts, attempts on several servers, pauses |
 //! | `tail`, `numbers` | the stream of changes from a polled log; the numbers of the log that were delivered |
 
-mod frozen;
 mod loops;
 mod numbers;
 mod open;
@@ -21,11 +20,11 @@ mod pool;
 mod query;
 mod request;
 mod secret;
+mod snapshot;
 mod tail;
 pub mod tls;
 mod url;
 
-pub use frozen::FrozenConnection;
 pub use loops::{CommitCounter, Jitter, first, gradually, in_halves, in_parts};
 pub use numbers::DeliveredNumbers;
 pub use open::{Layout, OpenError, check_version, ensure_version};
@@ -34,5 +33,6 @@ pub use pool::{Connect, Pool};
 pub use query::{NamedFile, Query};
 pub use request::{ConnectionState, Intent, RequestError};
 pub use secret::Secret;
+pub use snapshot::SnapshotConnection;
 pub use tail::{Log, LogTail};
 pub use url::{Host, Url, UrlError};

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use meta::{Change, Changes, EngineError, Order};
+use meta::{Change, Changes, CommitNumbers, EngineError};
 
 use crate::loops::poll;
 use crate::request::{Intent, RequestError};
@@ -21,8 +21,8 @@ pub trait Log: Debug + Send {
     /// Changes may be missing from here on.
     fn poll(&mut self) -> Result<Vec<Change>, Self::Error>;
 
-    /// The [`Order`] in which the stream records the sequence numbers that it delivers.
-    fn order(&self) -> &Order;
+    /// The [`CommitNumbers`] in which the stream records the sequence numbers that it delivers.
+    fn commit_numbers(&self) -> &CommitNumbers;
 }
 
 /// A stream of the changes of a log from now on.
@@ -78,7 +78,7 @@ impl<L: Log> Changes for LogTail<L> {
         let mut news = poll(wait, self.period, || self.poll_once())?;
         news.sort_unstable_by_key(|change| change.seq);
         if let Some(last) = news.last() {
-            self.log.order().saw_commit(last.seq);
+            self.log.commit_numbers().saw_commit(last.seq);
         }
         Ok(news)
     }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Default)]
-    struct ScriptedLog(Vec<Result<Vec<u64>, EngineError>>, Order);
+    struct ScriptedLog(Vec<Result<Vec<u64>, EngineError>>, CommitNumbers);
 
     impl Log for ScriptedLog {
         type Error = EngineError;
@@ -102,17 +102,18 @@ mod tests {
             self.0.pop().unwrap_or(Ok(Vec::new())).map(|seqs| seqs.into_iter().map(change).collect())
         }
 
-        fn order(&self) -> &Order {
+        fn commit_numbers(&self) -> &CommitNumbers {
             &self.1
         }
     }
 
     #[test]
     fn changes_are_delivered_in_order_and_not_after_a_failure() {
-        let log = ScriptedLog(vec![Err(EngineError::transient("gone")), Ok(vec![3, 2])], Order::default());
+        let log =
+            ScriptedLog(vec![Err(EngineError::transient("gone")), Ok(vec![3, 2])], CommitNumbers::default());
         let mut tail = LogTail::new("x", Duration::ZERO, || Ok(log)).unwrap();
         let found: Vec<u64> = tail.next(Duration::ZERO).unwrap().iter().map(|change| change.seq.0).collect();
-        assert_eq!((found, tail.log.order().read()), (vec![2, 3], Seq(3)));
+        assert_eq!((found, tail.log.commit_numbers().read()), (vec![2, 3], Seq(3)));
         tail.next(Duration::ZERO).unwrap_err();
         tail.next(Duration::ZERO).unwrap_err();
     }
@@ -120,7 +121,7 @@ mod tests {
     #[test]
     fn busy_log_is_polled_once_per_period() {
         let period = Duration::from_millis(5);
-        let log = ScriptedLog((1..=5).rev().map(|seq| Ok(vec![seq])).collect(), Order::default());
+        let log = ScriptedLog((1..=5).rev().map(|seq| Ok(vec![seq])).collect(), CommitNumbers::default());
         let mut tail = LogTail::new("x", period, || Ok(log)).unwrap();
         let begun = Instant::now();
         (0..5).for_each(|_| assert_eq!(tail.next(Duration::ZERO).unwrap().len(), 1));

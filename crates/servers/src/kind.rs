@@ -189,7 +189,7 @@ impl Kind {
     }
 
     /// A URL with timeouts that even a busy machine does not exceed.
-    pub fn patient_url(self, port: u16, database: &str) -> String {
+    pub fn url_with_long_timeouts(self, port: u16, database: &str) -> String {
         self.url_with_timeouts(port, database, "op_timeout=60s&connect_timeout=60s")
     }
 

@@ -75,8 +75,8 @@ impl Server {
     }
 
     /// A URL with timeouts that even a busy machine does not exceed.
-    pub fn patient_url(&self) -> String {
-        self.kind.patient_url(self.port, "vol")
+    pub fn url_with_long_timeouts(&self) -> String {
+        self.kind.url_with_long_timeouts(self.port, "vol")
     }
 
     /// The names of all tables, functions, types or keys.

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use meta::{LockOwner, MemEngine, Record, Scan};
-use ops::{Fate, RenameFlags, XattrMode};
+use ops::{RenameFlags, UnlinkOutcome, XattrMode};
 use types::{CHUNK_BYTES, Errno, FileType, Ino, SessionId, Slice, SliceSource, XattrName};
 
-use crate::dice::Dice;
 use crate::quotas::{self, Limits};
+use crate::rng::Rng;
 use crate::scan::scan_all;
 use crate::xattrs::{self, Value, Values};
 
 /// The next act of a thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Order {
+pub(crate) struct Assignment {
     pub(crate) act: Act,
     /// A client whose session was fenced begins a new session first.
     pub(crate) rejoin: bool,
@@ -189,7 +189,7 @@ pub(crate) enum Step {
         ino: Ino,
     },
     /// Not an operation on the tree.
-    Other(#[expect(dead_code, reason = "the history shows it")] Beside),
+    Other(#[expect(dead_code, reason = "the history shows it")] NonTreeAction),
     /// Removes a session if it still has this heartbeat.
     Remove {
         session: SessionId,
@@ -205,7 +205,7 @@ impl Step {
 
 /// The actions of a client that are not operations on the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beside {
+pub(crate) enum NonTreeAction {
     Start,
     Rejoin,
     Renew,
@@ -222,11 +222,11 @@ pub(crate) enum Beside {
 pub(crate) enum Reply {
     Nothing,
     Ino(Ino),
-    Unlinked(Ino, Fate),
+    Unlinked(Ino, UnlinkOutcome),
     Moved {
         moved: Ino,
         exchanged: Option<Ino>,
-        replaced: Option<(Ino, Fate)>,
+        replaced: Option<(Ino, UnlinkOutcome)>,
     },
     Number(u64),
     /// The inode that a name refers to, with its attributes.
@@ -249,7 +249,7 @@ pub(crate) enum Got {
     Done(Reply),
     Refused(Errno),
     /// Indeterminate: it may have happened, or may still happen.
-    Doubt,
+    InDoubt,
     /// It did not happen and never will.
     Failed,
     /// The session was lost; it did not happen and never will.
@@ -259,9 +259,9 @@ pub(crate) enum Got {
 pub(crate) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// Draws an act on the inodes that exist now.
-pub(crate) fn draw(dice: &mut Dice, engine: &MemEngine) -> Act {
-    if !quotas::all(engine).is_empty() && dice.one_in(25) {
-        return Act::Step(Step::SetLimits { quota: dice.below(2), limits: Limits::draw(dice) });
+pub(crate) fn draw(rng: &mut Rng, engine: &MemEngine) -> Act {
+    if !quotas::all(engine).is_empty() && rng.one_in(25) {
+        return Act::Step(Step::SetLimits { quota: rng.below(2), limits: Limits::draw(rng) });
     }
     let mut dirs = Vec::new();
     let mut files = Vec::new();
@@ -281,26 +281,26 @@ pub(crate) fn draw(dice: &mut Dice, engine: &MemEngine) -> Act {
             None
         },
     );
-    let dir = dice.pick(&dirs);
-    let to = if dice.one_in(2) { dir } else { dice.pick(&dirs) };
-    let (name, new_name) = (dice.pick(&NAMES), dice.pick(&NAMES));
-    let mode = dice.pick(&[0o644, 0o755, 0o600, 0o700]);
-    let number = dice.below(2) as u64;
-    let flock = dice.one_in(2);
-    let flags = match dice.below(10) {
+    let dir = rng.pick(&dirs);
+    let to = if rng.one_in(2) { dir } else { rng.pick(&dirs) };
+    let (name, new_name) = (rng.pick(&NAMES), rng.pick(&NAMES));
+    let mode = rng.pick(&[0o644, 0o755, 0o600, 0o700]);
+    let number = rng.below(2) as u64;
+    let flock = rng.one_in(2);
+    let flags = match rng.below(10) {
         0..6 => RenameFlags { no_replace: false, exchange: false },
         6..8 => RenameFlags { no_replace: true, exchange: false },
         _ => RenameFlags { no_replace: false, exchange: true },
     };
-    let offset = dice.pick(&[0, 4, 8, CHUNK_BYTES - 8, CHUNK_BYTES]);
-    let to_offset = dice.pick(&[0, 4, 16, CHUNK_BYTES - 4]);
-    let len = dice.pick(&[4, 8]);
-    let inline = dice.one_in(3);
-    let exclusive = !dice.one_in(3);
-    let value = Value::draw(dice);
-    let xattr_mode = dice.pick(&[XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace]);
-    let xattr = xattrs::name(dice.below(4) as u8);
-    let roll = dice.below(187);
+    let offset = rng.pick(&[0, 4, 8, CHUNK_BYTES - 8, CHUNK_BYTES]);
+    let to_offset = rng.pick(&[0, 4, 16, CHUNK_BYTES - 4]);
+    let len = rng.pick(&[4, 8]);
+    let inline = rng.one_in(3);
+    let exclusive = !rng.one_in(3);
+    let value = Value::draw(rng);
+    let xattr_mode = rng.pick(&[XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace]);
+    let xattr = xattrs::name(rng.below(4) as u8);
+    let roll = rng.below(187);
     match roll {
         100..104 => return Act::Renew,
         104..107 => return Act::RemoveOthers,
@@ -321,13 +321,13 @@ pub(crate) fn draw(dice: &mut Dice, engine: &MemEngine) -> Act {
         _ if files.is_empty() => return Act::Make { dir, name, is_dir: false, mode },
         _ => {}
     }
-    let (ino, from) = (dice.pick(&files), dice.pick(&files));
+    let (ino, from) = (rng.pick(&files), rng.pick(&files));
     match roll {
         50..54 => Act::Link { ino, dir, name },
         54..60 => Act::Step(Step::Unlink { dir, name, open: None }),
         60..63 => Act::Step(Step::Unlink { dir, name, open: Some(ino) }),
-        63..66 => Act::Step(Step::Chmod { ino: dice.pick(&[dir, ino]), mode }),
-        66..69 => Act::Step(Step::Truncate { ino, size: dice.pick(&[0, 3, 8, CHUNK_BYTES - 2]) }),
+        63..66 => Act::Step(Step::Chmod { ino: rng.pick(&[dir, ino]), mode }),
+        66..69 => Act::Step(Step::Truncate { ino, size: rng.pick(&[0, 3, 8, CHUNK_BYTES - 2]) }),
         69..79 => Act::Write { ino, offset, len, inline },
         79..83 => Act::Append { ino, len },
         83..89 => Act::Step(Step::Copy { from, offset, to: ino, to_offset, len: 16 }),
@@ -337,7 +337,7 @@ pub(crate) fn draw(dice: &mut Dice, engine: &MemEngine) -> Act {
         170 => Act::FillXattrs { ino },
         171..179 => Act::Step(Step::SetXattr { ino, name: xattr, value, mode: xattr_mode }),
         179..183 => Act::Step(Step::RemoveXattr { ino, name: xattr }),
-        183..187 => Act::Step(Step::ListXattrs { ino: dice.pick(&[dir, ino]) }),
+        183..187 => Act::Step(Step::ListXattrs { ino: rng.pick(&[dir, ino]) }),
         _ => Act::Step(Step::Stat { ino }),
     }
 }

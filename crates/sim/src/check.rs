@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use meta::{Beside, Engine, MemEngine, Record, RecordKey, Scan};
+use meta::{Engine, MemEngine, Record, RecordKey, Scan, ScanInclude};
 use types::{Errno, Ino};
 
 use crate::act::{Got, Reply, Step};
@@ -158,7 +158,7 @@ fn replies(
     let mut find = |what: String| findings.push(format!("step {}: {:?} {what}", ended.number, ended.step));
     let (from, to) = (ended.began, ended.ended);
     match (&ended.step, &ended.got) {
-        (Step::Other(_) | Step::Remove { .. }, _) | (_, Got::Doubt) => {}
+        (Step::Other(_) | Step::Remove { .. }, _) | (_, Got::InDoubt) => {}
         (Step::Lookup { .. } | Step::Stat { .. }, Got::Done(Reply::Found(found))) => {
             let floor = floor.min(from);
             let of_name = floor.max(own(ended, commits, steps));
@@ -282,7 +282,7 @@ fn compare(engine: &MemEngine, model: &Model, findings: &mut Vec<String>) {
         }
         let mut entries = BTreeMap::new();
         let mut locks = BTreeMap::new();
-        let scan = Scan::Dir { parent: *ino, after: None, limit: 1000, beside: Beside::Nothing };
+        let scan = Scan::Dir { parent: *ino, after: None, limit: 1000, include: ScanInclude::Nothing };
         let dir = engine.scan(&scan).map(|page| page.snapshot.records).unwrap_or_default();
         let held =
             engine.read(&[RecordKey::Locks(*ino)]).map(|snapshot| snapshot.records).unwrap_or_default();

@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use client::{Doubt, Failure, Meta};
+use client::{Failure, InDoubtTxn, Meta};
 use meta::{Changes, Counter, Engine, ErrorKind, Inode, Lock, LockOwner, Process, Session};
 use ops::{
-    Append, Authority, ChangeQuota, Compact, CopyRange, DropLocks, Fate, GetInode, GetSlices, GetXattrs,
-    Link, Lookup, Make, MakeKind, QuotaLimits, Reap, RemoveXattr, Rename, Rmdir, SetAttr, SetXattr, TakeLock,
-    Unlink, Unlock, Write, XattrMode,
+    Append, Authority, ChangeQuota, Compact, CopyRange, DropLocks, GetInode, GetSlices, GetXattrs, Link,
+    Lookup, Make, MakeKind, QuotaLimits, Reap, RemoveXattr, Rename, Rmdir, SetAttr, SetXattr, TakeLock,
+    Unlink, UnlinkOutcome, Unlock, Write, XattrMode,
 };
 use types::{
     BootInstant, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time,
 };
 
-use crate::act::{Act, Beside, Got, Reply, Seen, Step};
+use crate::act::{Act, Got, NonTreeAction, Reply, Seen, Step};
 use crate::model;
 use crate::mutant::Mutant;
 use crate::port::{self, SimEngine};
@@ -45,7 +45,7 @@ pub(crate) struct Client {
     /// The unlinked inodes that it has open, each with the session that keeps it.
     orphans: Mutex<BTreeSet<(SessionId, Ino)>>,
     /// Writes in doubt, which are to be retried.
-    doubts: Mutex<Vec<(Ended, Write, Doubt)>>,
+    doubts: Mutex<Vec<(Ended, Write, InDoubtTxn)>>,
 }
 
 /// Leased slice numbers, and those that may be in the store without a row; see `vfs/src/numbers.rs`.
@@ -58,7 +58,7 @@ struct Slices {
 impl Client {
     pub(crate) fn open(shared: &Shared, number: usize) -> Result<Client, Failure> {
         let engine: Arc<dyn Engine> = Arc::new(SimEngine);
-        let failed = |_| Failure::Refused(types::Errno::EIO);
+        let failed = |_| Failure::Operation(types::Errno::EIO);
         let meta = Meta::open(engine, 1000).map_err(failed)?;
         meta.set_lifetime(Duration::ZERO);
         meta.set_repeat_for(LONG);
@@ -99,7 +99,7 @@ impl Client {
     }
 
     pub(crate) fn rejoin(&self, shared: &Shared) {
-        let mut begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::Rejoin));
+        let mut begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(NonTreeAction::Rejoin));
         // A collector that saw neither session may remove slices below the counter.
         let next = self.meta.read_counter(Counter::Slice);
         if let Ok(next) = &next {
@@ -153,7 +153,7 @@ impl Client {
             Act::GoOn => self.go_on(shared),
             Act::Renew => {
                 let id = self.meta.session();
-                let mut begun = shared.begin(self.number, id, 0, Step::Other(Beside::Renew));
+                let mut begun = shared.begin(self.number, id, 0, Step::Other(NonTreeAction::Renew));
                 let done = self.meta.renew_session(self.record(shared, id), LONG);
                 begun.got = got(done.map(|()| Reply::Nothing), true);
                 shared.end(begun);
@@ -169,8 +169,12 @@ impl Client {
             Act::ApplyRemote => self.apply_remote(shared),
             Act::CutStream => {
                 if !self.is_applying.load(Ordering::Relaxed) {
-                    let begun =
-                        shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::CutStream));
+                    let begun = shared.begin(
+                        self.number,
+                        self.meta.session(),
+                        0,
+                        Step::Other(NonTreeAction::CutStream),
+                    );
                     shared.end(Ended { got: Got::Done(Reply::Nothing), ..begun });
                     *lock(&self.stream) = None;
                     self.forget(shared);
@@ -184,7 +188,7 @@ impl Client {
     pub(crate) fn step(&self, shared: &Shared, step: Step) -> Got {
         let mut begun = shared.begin(self.number, self.meta.session(), self.floor(shared), step);
         begun.got = got(self.run(&begun.step), !begun.step.is_read());
-        if let Got::Done(Reply::Unlinked(ino, Fate::Orphan)) = begun.got {
+        if let Got::Done(Reply::Unlinked(ino, UnlinkOutcome::Orphan)) = begun.got {
             lock(&self.orphans).insert((begun.session, ino));
         }
         let got = begun.got.clone();
@@ -214,7 +218,7 @@ impl Client {
             }
             Step::Unlink { dir, name, open } => {
                 let unlinked = meta.run(&Unlink { parent: dir, name: n(name), open }, &KERNEL)?;
-                Ok(Reply::Unlinked(unlinked.inode.ino, unlinked.fate))
+                Ok(Reply::Unlinked(unlinked.inode.ino, unlinked.outcome))
             }
             Step::Rmdir { dir, name } => meta
                 .run(&Rmdir { parent: dir, name: n(name) }, &KERNEL)
@@ -226,7 +230,7 @@ impl Client {
                 Ok(Reply::Moved {
                     moved: renamed.moved.ino,
                     exchanged: renamed.exchanged.map(|inode| inode.ino),
-                    replaced: renamed.replaced.map(|unlinked| (unlinked.inode.ino, unlinked.fate)),
+                    replaced: renamed.replaced.map(|unlinked| (unlinked.inode.ino, unlinked.outcome)),
                 })
             }
             Step::Chmod { ino, mode } => {
@@ -296,7 +300,7 @@ impl Client {
             if self.is_leasing.swap(true, Ordering::Relaxed) {
                 return None;
             }
-            let begun = shared.begin(self.number, session, 0, Step::Other(Beside::LeaseSlices));
+            let begun = shared.begin(self.number, session, 0, Step::Other(NonTreeAction::LeaseSlices));
             let first = self.meta.lease(Counter::Slice, SLICES_PER_LEASE);
             shared.end(Ended { got: got(first.clone().map(Reply::Number), true), ..begun });
             self.is_leasing.store(false, Ordering::Relaxed);
@@ -318,7 +322,7 @@ impl Client {
 
     /// Ends the protection of a slice whose operation is no longer in doubt.
     fn settle(&self, slice: u64, got: &Got) {
-        if *got != Got::Doubt {
+        if *got != Got::InDoubt {
             lock(&self.slices).held.remove(&slice);
         }
     }
@@ -334,34 +338,34 @@ impl Client {
         let step = Step::Write { ino, offset, len, source: source.clone() };
         let mut begun = shared.begin(self.number, self.meta.session(), 0, step);
         let write = write_op(ino, offset, len, source);
-        let mut doubt = None;
-        let done = self.meta.run_once(&write, &KERNEL, &mut doubt);
-        begun.got = if doubt.is_some() { Got::Doubt } else { got(done.map(|()| Reply::Nothing), true) };
+        let mut in_doubt = None;
+        let done = self.meta.run_once(&write, &KERNEL, &mut in_doubt);
+        begun.got = if in_doubt.is_some() { Got::InDoubt } else { got(done.map(|()| Reply::Nothing), true) };
         self.settle(slice, &begun.got);
-        if let Some(doubt) = doubt {
-            lock(&self.doubts).push((begun.clone(), write, doubt));
+        if let Some(in_doubt) = in_doubt {
+            lock(&self.doubts).push((begun.clone(), write, in_doubt));
         }
         shared.end(begun);
     }
 
     fn go_on(&self, shared: &Shared) {
-        let Some((mut begun, write, doubt)) = lock(&self.doubts).pop() else { return };
-        let mut doubt = Some(doubt).filter(|_| shared.mutant != Some(Mutant::NewIdAfterDoubt));
+        let Some((mut begun, write, in_doubt)) = lock(&self.doubts).pop() else { return };
+        let mut in_doubt = Some(in_doubt).filter(|_| shared.mutant != Some(Mutant::NewIdAfterDoubt));
         port::set_step(begun.number);
-        let done = self.meta.run_once(&write, &KERNEL, &mut doubt);
-        begun.got = if doubt.is_some() { Got::Doubt } else { got(done.map(|()| Reply::Nothing), true) };
+        let done = self.meta.run_once(&write, &KERNEL, &mut in_doubt);
+        begun.got = if in_doubt.is_some() { Got::InDoubt } else { got(done.map(|()| Reply::Nothing), true) };
         if let SliceSource::Blocks { id, .. } = write.slices[0].1.source {
             self.settle(id.0, &begun.got);
         }
-        if let Some(doubt) = doubt {
-            lock(&self.doubts).push((begun.clone(), write, doubt));
+        if let Some(in_doubt) = in_doubt {
+            lock(&self.doubts).push((begun.clone(), write, in_doubt));
         }
         shared.end(begun);
     }
 
     /// Removes the oldest row of a chunk if one of the next rows covers it.
     fn compact(&self, shared: &Shared, ino: Ino) {
-        let begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::ReadRows));
+        let begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(NonTreeAction::ReadRows));
         let rows = self.meta.run(&GetSlices { ino, chunk: ChunkIndex(0) }, &KERNEL);
         shared.end(Ended { got: Got::Done(Reply::Nothing), ..begun });
         let Ok(old) = rows else { return };
@@ -390,7 +394,8 @@ impl Client {
         if self.is_applying.swap(true, Ordering::Relaxed) {
             return;
         }
-        let begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::ApplyRemote));
+        let begun =
+            shared.begin(self.number, self.meta.session(), 0, Step::Other(NonTreeAction::ApplyRemote));
         let known = lock(&self.stream).take();
         let is_new = known.is_none();
         let stream = known.or_else(|| shared.engine().watch().unwrap_or_default());
@@ -426,9 +431,9 @@ impl Client {
 pub(crate) fn got(done: Result<Reply, Failure>, is_change: bool) -> Got {
     match done {
         Ok(reply) => Got::Done(reply),
-        Err(Failure::Refused(errno)) => Got::Refused(errno),
+        Err(Failure::Operation(errno)) => Got::Refused(errno),
         Err(Failure::Fenced(_)) => Got::Fenced,
-        Err(Failure::Engine(error)) if is_change && error.kind == ErrorKind::Indeterminate => Got::Doubt,
+        Err(Failure::Engine(error)) if is_change && error.kind == ErrorKind::Indeterminate => Got::InDoubt,
         Err(Failure::Engine(_)) => Got::Failed,
     }
 }

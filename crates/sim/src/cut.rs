@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// An act of a thread of a client, or of a program on a mount.
-    Order,
+    Assignment,
     /// A run of a tool.
     Gc,
     Fault,
@@ -23,8 +23,16 @@ pub(crate) enum Kind {
 
 impl Kind {
     pub(crate) const COUNT: usize = 8;
-    pub(crate) const ALL: [Kind; Kind::COUNT] =
-        [Kind::Fault, Kind::Kill, Kind::Halt, Kind::Jump, Kind::Trim, Kind::Pause, Kind::Gc, Kind::Order];
+    pub(crate) const ALL: [Kind; Kind::COUNT] = [
+        Kind::Fault,
+        Kind::Kill,
+        Kind::Halt,
+        Kind::Jump,
+        Kind::Trim,
+        Kind::Pause,
+        Kind::Gc,
+        Kind::Assignment,
+    ];
 }
 
 /// The decisions that are left out, each by its number among those of its kind.

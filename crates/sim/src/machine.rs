@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use host::sim::Machine;
 
-use crate::dice::Dice;
 use crate::mutant::Mutant;
 use crate::port::{self, Request};
+use crate::rng::Rng;
 
 /// The time of each client. Threads run one at a time, so relaxed memory ordering is enough.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Clocks {
 pub(crate) struct Simulated {
     pub(crate) clocks: Arc<Clocks>,
     pub(crate) client: usize,
-    pub(crate) dice: RefCell<Dice>,
+    pub(crate) rng: RefCell<Rng>,
 }
 
 impl Machine for Simulated {
@@ -111,7 +111,7 @@ impl Machine for Simulated {
     }
 
     fn random(&self) -> u64 {
-        self.dice.borrow_mut().number()
+        self.rng.borrow_mut().number()
     }
 
     fn spawn(&self, _: &str, _: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {

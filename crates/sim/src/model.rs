@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use meta::{LockKind, LockOwner, Usage};
-use ops::{Fate, XattrMode};
+use ops::{UnlinkOutcome, XattrMode};
 use types::{CHUNK_BYTES, Errno, Ino, SliceSource};
 
 use crate::act::{Reply, Seen, Step};
@@ -95,8 +95,8 @@ impl Model {
                     return Err(Errno::EISDIR);
                 }
                 self.take(dir, name);
-                let fate = self.release(ino, open);
-                Ok(Reply::Unlinked(ino, fate))
+                let outcome = self.release(ino, open);
+                Ok(Reply::Unlinked(ino, outcome))
             }
             Step::Rmdir { dir, name } => {
                 let ino = self.entry(dir, name)?.ok_or(Errno::ENOENT)?;
@@ -335,15 +335,15 @@ impl Model {
         }
     }
 
-    /// The fate of an inode that has lost a name.
-    fn release(&mut self, ino: Ino, open: Option<Ino>) -> Fate {
+    /// What happens to an inode that has lost a name.
+    fn release(&mut self, ino: Ino, open: Option<Ino>) -> UnlinkOutcome {
         if self.names(ino) > 0 {
-            Fate::Linked
+            UnlinkOutcome::Linked
         } else if open == Some(ino) {
-            Fate::Orphan
+            UnlinkOutcome::Orphan
         } else {
             self.objects.remove(&ino);
-            Fate::Removed
+            UnlinkOutcome::Removed
         }
     }
 }

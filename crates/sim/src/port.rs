@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use meta::{Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 
-use crate::act::Order;
+use crate::act::Assignment;
 
 /// The request of a thread.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// The thread is idle and waits for its next order.
+    /// The thread is idle and waits for its next assignment.
     Next,
     /// The thread could go on, but lets other threads run first.
     Pause,
@@ -34,7 +34,7 @@ pub(crate) struct Pending {
 
 #[derive(Debug)]
 pub(crate) enum Answer {
-    Order(Order),
+    Assignment(Assignment),
     Go,
     Read(Result<Snapshot, EngineError>),
     Commit(Result<Vec<Outcome>, EngineError>),

@@ -5,7 +5,7 @@
 use meta::{Access, Effect, Engine, MemEngine, Quota, QuotaKey, QuotaRule, QuotaTag, Record, RecordKey, Txn};
 use types::{Ino, OpId, QuotaId};
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 
 /// The quotas with limits, from the inside out.
 pub(crate) const LIMITED: [QuotaKey; 2] = [QuotaKey::Directory(QuotaId(2)), QuotaKey::Directory(QuotaId(1))];
@@ -21,21 +21,21 @@ pub(crate) struct Limits {
 
 impl Limits {
     /// Draws limits that a history can reach, because it has few inodes, and files of up to two chunks.
-    pub(crate) fn draw(dice: &mut Dice) -> Limits {
+    pub(crate) fn draw(rng: &mut Rng) -> Limits {
         let none = QuotaRule::NO_LIMIT;
         Limits {
-            inodes: dice.pick(&[3, 6, 10, 15, none]),
-            blocks: dice.pick(&[1, 20, 250, 16_390, 33_000, none]),
+            inodes: rng.pick(&[3, 6, 10, 15, none]),
+            blocks: rng.pick(&[1, 20, 250, 16_390, 33_000, none]),
         }
     }
 }
 
 /// Sets quotas on a new volume, for every second seed. Returns their limits.
-pub(crate) fn set_up(engine: &MemEngine, dice: &mut Dice) -> Option<[Limits; 2]> {
-    if dice.one_in(2) {
+pub(crate) fn set_up(engine: &MemEngine, rng: &mut Rng) -> Option<[Limits; 2]> {
+    if rng.one_in(2) {
         return None;
     }
-    let limits = [(); 2].map(|()| Limits::draw(dice));
+    let limits = [(); 2].map(|()| Limits::draw(rng));
     let snapshot = engine.read(&[RecordKey::Inode(Ino::ROOT)]).ok()?;
     let Some(Record::Inode(_, Some(root))) = snapshot.records.first() else { return None };
     let quota = QuotaTag::new(QuotaId(2), true);

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use meta::{Engine, EngineError, MemEngine, Txn, Volume};
 
-use crate::act::{self, Act, Order};
+use crate::act::{self, Act, Assignment};
 use crate::check;
 use crate::cut::{Cut, Kind};
-use crate::dice::Dice;
 use crate::machine::{Clocks, Simulated};
 use crate::mutant::Mutant;
 use crate::port::{self, Answer, Pending, Port, Request};
 use crate::quotas;
+use crate::rng::Rng;
 use crate::shared::Shared;
 use crate::worker::{self, Clients};
 use crate::world::{World, removes};
@@ -28,7 +28,7 @@ const WORKERS: usize = CLIENTS * THREADS_PER_CLIENT + 1;
 /// The maximum number of consecutive faults of a thread, because the pauses of its retries grow.
 const FAULTS_IN_A_ROW: usize = 2;
 /// After this time a server has ended every request that its client no longer waits for
-/// (`meta/src/order.rs`).
+/// (`meta/src/commit_numbers.rs`).
 const ENDED_AFTER: Duration = Duration::from_secs(50);
 /// Longer than any thread computes between two requests.
 const STUCK: Duration = Duration::from_secs(60);
@@ -63,7 +63,7 @@ impl History {
 
 /// The conditions that the seed selects.
 #[derive(Clone, Copy, Debug)]
-struct Weather {
+struct Conditions {
     /// One of this many requests fails; 0 means none.
     faults: usize,
     /// One of this many events kills a client.
@@ -82,8 +82,8 @@ struct Scheduler {
     seed: u64,
     cut: Cut,
     decisions: [usize; Kind::COUNT],
-    dice: Dice,
-    weather: Weather,
+    rng: Rng,
+    conditions: Conditions,
     shared: Arc<Shared>,
     clients: Arc<Clients>,
     clocks: Arc<Clocks>,
@@ -111,23 +111,23 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     if let Err(error) = volume().format(&engine) {
         return History { findings: vec![error.to_string()], ..History::new(seed) };
     }
-    // Use separate dice, so that the rest of a history does not depend on whether there are quotas.
-    let limits = quotas::set_up(&engine, &mut Dice::of(seed, Kind::COUNT as u64 + 1, 0));
-    let mut dice = Dice::new(seed);
-    let weather = Weather {
-        faults: dice.pick(&[0, 30, 12, 6, 4]),
-        kills: dice.pick(&[2000, 400, 150]),
-        halts: dice.pick(&[5000, 300, 100]),
-        jumps: dice.pick(&[5000, 200]),
-        tick: Duration::from_micros(dice.pick(&[100, 5_000, 100_000, 2_000_000])),
-        patient: dice.one_in(6),
-        acts: 40 + dice.below(80),
+    // Use a separate generator, so that the rest of a history does not depend on whether there are quotas.
+    let limits = quotas::set_up(&engine, &mut Rng::of(seed, Kind::COUNT as u64 + 1, 0));
+    let mut rng = Rng::new(seed);
+    let conditions = Conditions {
+        faults: rng.pick(&[0, 30, 12, 6, 4]),
+        kills: rng.pick(&[2000, 400, 150]),
+        halts: rng.pick(&[5000, 300, 100]),
+        jumps: rng.pick(&[5000, 200]),
+        tick: Duration::from_micros(rng.pick(&[100, 5_000, 100_000, 2_000_000])),
+        patient: rng.one_in(6),
+        acts: 40 + rng.below(80),
     };
     let clocks = Arc::new(Clocks::new(CLIENTS, mutant));
     let world = World::new(engine, limits, mutant, Arc::clone(&clocks));
     let shared = Arc::new(Shared::new(world, mutant, CLIENTS));
     let clients = Arc::new(Clients::new(CLIENTS));
-    shared.world().trace.push(format!("seed {seed}: {weather:?}, {limits:?}"));
+    shared.world().trace.push(format!("seed {seed}: {conditions:?}, {limits:?}"));
     let (sender, requests) = channel();
     let mut answers = Vec::with_capacity(WORKERS);
     let mut threads = Vec::with_capacity(WORKERS);
@@ -138,8 +138,8 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
         let (requests, clocks) = (sender.clone(), Arc::clone(&clocks));
         threads.push(thread::spawn(move || {
             let client = worker / THREADS_PER_CLIENT;
-            let dice = RefCell::new(Dice::of(seed, Kind::COUNT as u64, worker as u64));
-            host::sim::enter(Rc::new(Simulated { clocks, client, dice }));
+            let rng = RefCell::new(Rng::of(seed, Kind::COUNT as u64, worker as u64));
+            host::sim::enter(Rc::new(Simulated { clocks, client, rng }));
             port::open(Port { worker, step: 0, requests, answers: answered });
             worker::work(&shared, &clients, client);
         }));
@@ -149,8 +149,8 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
         seed,
         cut: cut.clone(),
         decisions: [0; Kind::COUNT],
-        dice,
-        weather,
+        rng,
+        conditions,
         shared: Arc::clone(&shared),
         clients,
         clocks,
@@ -162,7 +162,7 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
         killed: vec![false; WORKERS],
         in_a_row: vec![0; WORKERS],
         late: Vec::new(),
-        acts_left: weather.acts,
+        acts_left: conditions.acts,
     };
     let is_whole = scheduler.go();
     let decisions = scheduler.decisions;
@@ -228,23 +228,23 @@ impl Scheduler {
             self.deliver(at);
             return true;
         }
-        if !self.late.is_empty() && self.dice.one_in(8) {
-            let at = self.dice.below(self.late.len());
+        if !self.late.is_empty() && self.rng.one_in(8) {
+            let at = self.rng.below(self.late.len());
             self.deliver(at);
             return true;
         }
-        if self.acts_left > 0 && self.dice.one_in(self.weather.kills) && self.decide(Kind::Kill).is_some() {
+        if self.acts_left > 0 && self.rng.one_in(self.conditions.kills) && self.decide(Kind::Kill).is_some() {
             self.kill();
         }
-        if self.acts_left > 0 && self.dice.one_in(self.weather.halts) {
+        if self.acts_left > 0 && self.rng.one_in(self.conditions.halts) {
             self.halt();
         }
-        if self.acts_left > 0 && self.dice.one_in(self.weather.jumps) {
+        if self.acts_left > 0 && self.rng.one_in(self.conditions.jumps) {
             self.jump();
         }
-        if self.dice.one_in(40) && self.decide(Kind::Pause).is_some() {
-            let worker = self.dice.below(WORKERS);
-            self.paused[worker] = 10 + self.dice.below(60);
+        if self.rng.one_in(40) && self.decide(Kind::Pause).is_some() {
+            let worker = self.rng.below(WORKERS);
+            self.paused[worker] = 10 + self.rng.below(60);
         }
         self.paused.iter_mut().for_each(|left| *left = left.saturating_sub(1));
         let may_run = |worker: &usize| {
@@ -262,7 +262,7 @@ impl Scheduler {
             self.skip_time();
             return true;
         }
-        let worker = self.dice.pick(&ready);
+        let worker = self.rng.pick(&ready);
         let Some(pending) = self.parked[worker].take() else { return false };
         let Some(answer) = self.answer(&pending) else {
             self.parked[worker] = Some(pending);
@@ -275,15 +275,15 @@ impl Scheduler {
         let worker = pending.worker;
         if let Request::Next = pending.request {
             self.killed[worker] = false;
-            return self.order(worker).map(Answer::Order);
+            return self.assign(worker).map(Answer::Assignment);
         }
         if self.killed[worker] {
             return Some(Answer::Killed);
         }
-        let may_fail = self.weather.faults > 0
+        let may_fail = self.conditions.faults > 0
             && self.in_a_row[worker] < FAULTS_IN_A_ROW
             && !matches!(pending.request, Request::Pause | Request::Sleep(_))
-            && self.dice.one_in(self.weather.faults);
+            && self.rng.one_in(self.conditions.faults);
         let fault = if may_fail { self.decide(Kind::Fault) } else { None };
         let faulty = fault.is_some();
         self.in_a_row[worker] = if faulty { self.in_a_row[worker] + 1 } else { 0 };
@@ -316,10 +316,10 @@ impl Scheduler {
         &mut self,
         step: usize,
         txns: &[Txn],
-        fault: Option<Dice>,
+        fault: Option<Rng>,
     ) -> Result<Vec<meta::Outcome>, EngineError> {
         let indeterminate = || Err(EngineError::indeterminate("simulated: no answer"));
-        let fate = fault.map_or(5, |mut dice| dice.below(5));
+        let fate = fault.map_or(5, |mut rng| rng.below(5));
         self.trace(format!("  step {step}: a commit meets {}", FATES[fate]));
         match fate {
             0 => return Err(EngineError::transient("simulated: not sent")),
@@ -368,33 +368,33 @@ impl Scheduler {
 
     /// Kills a client. Its requests may have arrived, or may arrive later.
     fn kill(&mut self) {
-        let client = self.dice.below(CLIENTS);
+        let client = self.rng.below(CLIENTS);
         self.trace(format!("client {client} is killed"));
         self.clients.remove(client);
         self.shared.kill(client);
         for worker in client * THREADS_PER_CLIENT..(client + 1) * THREADS_PER_CLIENT {
             self.killed[worker] = true;
             if let Some(Pending { step, request: Request::Commit(txns), .. }) = &self.parked[worker]
-                && self.dice.one_in(2)
+                && self.rng.one_in(2)
             {
                 self.late.push((*step, txns.clone(), self.clocks.now()));
             }
         }
     }
 
-    fn order(&mut self, worker: usize) -> Option<Order> {
+    fn assign(&mut self, worker: usize) -> Option<Assignment> {
         if self.acts_left == 0 {
             return None;
         }
         let client = worker / THREADS_PER_CLIENT;
-        let patient = self.weather.patient;
+        let patient = self.conditions.patient;
         if client == CLIENTS {
-            let is_due = self.dice.one_in(12) && self.decide(Kind::Gc).is_some();
-            return is_due.then_some(Order { act: Act::Gc, rejoin: false, patient });
+            let is_due = self.rng.one_in(12) && self.decide(Kind::Gc).is_some();
+            return is_due.then_some(Assignment { act: Act::Gc, rejoin: false, patient });
         }
         self.acts_left -= 1;
-        let mut dice = self.decide(Kind::Order)?;
-        let rejoin = dice.one_in(2);
+        let mut rng = self.decide(Kind::Assignment)?;
+        let rejoin = rng.one_in(2);
         if self.clients.get(client).is_none() {
             // One thread starts the process while the other waits.
             let is_other_busy =
@@ -405,29 +405,29 @@ impl Scheduler {
             if is_other_busy {
                 return None;
             }
-            return Some(Order { act: Act::Start, rejoin, patient });
+            return Some(Assignment { act: Act::Start, rejoin, patient });
         }
-        let act = act::draw(&mut dice, &self.shared.world().engine);
-        Some(Order { act, rejoin, patient })
+        let act = act::draw(&mut rng, &self.shared.world().engine);
+        Some(Assignment { act, rejoin, patient })
     }
 
     /// The random numbers for the next decision of a kind; None if the decision is cut from the history.
-    fn decide(&mut self, kind: Kind) -> Option<Dice> {
+    fn decide(&mut self, kind: Kind) -> Option<Rng> {
         let count = &mut self.decisions[kind as usize];
         let number = *count;
         *count += 1;
-        (!self.cut.has(kind, number)).then(|| Dice::of(self.seed, kind as u64, number as u64))
+        (!self.cut.has(kind, number)).then(|| Rng::of(self.seed, kind as u64, number as u64))
     }
 
     /// Stops a client for a while, as by SIGSTOP, or suspends its whole machine.
     fn halt(&mut self) {
-        let Some(mut dice) = self.decide(Kind::Halt) else { return };
-        let client = dice.below(CLIENTS);
+        let Some(mut rng) = self.decide(Kind::Halt) else { return };
+        let client = rng.below(CLIENTS);
         if self.halted[client].is_some() {
             return;
         }
-        let time = Duration::from_millis(dice.pick(&[50, 700, 10_000, 120_000]));
-        let is_suspended = dice.one_in(2);
+        let time = Duration::from_millis(rng.pick(&[50, 700, 10_000, 120_000]));
+        let is_suspended = rng.one_in(2);
         if is_suspended {
             self.clocks.suspend(client, time);
         }
@@ -437,14 +437,14 @@ impl Scheduler {
 
     /// Sets the wall clock of a client's machine.
     fn jump(&mut self) {
-        let Some(mut dice) = self.decide(Kind::Jump) else { return };
-        let (client, hours) = (dice.below(CLIENTS), dice.pick(&[-12, -1, 1, 12]));
+        let Some(mut rng) = self.decide(Kind::Jump) else { return };
+        let (client, hours) = (rng.below(CLIENTS), rng.pick(&[-12, -1, 1, 12]));
         self.clocks.set(client, hours * 3600);
         self.trace(format!("the wall clock of client {client} is set by {hours} h"));
     }
 
     fn pass_time(&mut self) {
-        let nanos = self.dice.below(self.weather.tick.as_nanos() as usize) as u64;
+        let nanos = self.rng.below(self.conditions.tick.as_nanos() as usize) as u64;
         self.go_to(self.clocks.now() + Duration::from_nanos(nanos));
     }
 

@@ -94,7 +94,7 @@ impl Shared {
             at,
             ended: u64::MAX,
             floor,
-            got: Got::Doubt,
+            got: Got::InDoubt,
             lines,
             kills,
         };
@@ -108,7 +108,7 @@ impl Shared {
         ended.lines.1 = self.world().trace.len();
         if ended.kills != self.kills(ended.client) && !matches!(ended.got, Got::Done(_)) {
             // This error is from a process that no longer exists.
-            ended.got = Got::Doubt;
+            ended.got = Got::InDoubt;
         }
         self.world().trace.push(format!("step {}: {:?}", ended.number, ended.got));
         let number = ended.number;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use meta::{Counter, Engine, Record, Scan};
 use types::{Ino, SessionId, SliceId};
 
-use crate::act::{Beside, Got, Reply, Step};
+use crate::act::{Got, NonTreeAction, Reply, Step};
 use crate::client::{Client, got};
 use crate::mutant::Mutant;
 use crate::port::{self, SimEngine};
@@ -107,7 +107,7 @@ impl Client {
 
     /// See `collect` in `cli/src/gc.rs`.
     pub(crate) fn collect(&self, shared: &Shared) {
-        let begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::Collect));
+        let begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(NonTreeAction::Collect));
         let mut garbage = Vec::new();
         self.scan(
             |after| Scan::Garbage { after, limit: 100 },
@@ -131,7 +131,7 @@ impl Client {
 /// slices in windows, and then lists the store. Objects of any age are removed, so the rules must hold
 /// without the grace period.
 pub(crate) fn collect_unreferenced(shared: &Shared) {
-    let begun = shared.begin(usize::MAX, SessionId(0), 0, Step::Other(Beside::Gc));
+    let begun = shared.begin(usize::MAX, SessionId(0), 0, Step::Other(NonTreeAction::Gc));
     let mut below = u64::MAX;
     let is_late = shared.mutant == Some(Mutant::GcReadsSessionsFirst);
     let counter = || -> Result<u64, meta::EngineError> {

@@ -1,11 +1,11 @@
-//! The threads of clients: each performs the acts that the scheduler orders.
+//! The threads of clients: each performs the acts that the scheduler assigns.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use types::SessionId;
 
-use crate::act::{Act, Beside, Got, Order, Reply, Step};
+use crate::act::{Act, Assignment, Got, NonTreeAction, Reply, Step};
 use crate::client::Client;
 use crate::port;
 use crate::shared::{LONG, Shared};
@@ -38,37 +38,37 @@ impl Clients {
     }
 }
 
-/// Runs the orders for a thread of a client until the end of the history.
+/// Runs the assignments of a thread of a client until the end of the history.
 pub(crate) fn work(shared: &Shared, clients: &Clients, number: usize) {
     loop {
         match port::send(port::Request::Next) {
-            port::Answer::Order(order) => perform(shared, clients, number, &order),
+            port::Answer::Assignment(assignment) => perform(shared, clients, number, &assignment),
             _ => return,
         }
     }
 }
 
-fn perform(shared: &Shared, clients: &Clients, number: usize, order: &Order) {
-    if matches!(order.act, Act::Gc) {
+fn perform(shared: &Shared, clients: &Clients, number: usize, assignment: &Assignment) {
+    if matches!(assignment.act, Act::Gc) {
         upkeep::collect_unreferenced(shared);
         return;
     }
-    if matches!(order.act, Act::Start) {
+    if matches!(assignment.act, Act::Start) {
         start(shared, clients, number);
         return;
     }
     let Some(client) = clients.get(number) else { return };
-    client.meta.set_retry_timeout(if order.patient { LONG } else { Duration::ZERO });
-    if order.rejoin && client.meta.is_fenced() {
+    client.meta.set_retry_timeout(if assignment.patient { LONG } else { Duration::ZERO });
+    if assignment.rejoin && client.meta.is_fenced() {
         client.rejoin(shared);
     }
-    client.act(shared, &order.act);
+    client.act(shared, &assignment.act);
 }
 
 fn start(shared: &Shared, clients: &Clients, number: usize) {
-    let mut begun = shared.begin(number, SessionId(0), 0, Step::Other(Beside::Start));
+    let mut begun = shared.begin(number, SessionId(0), 0, Step::Other(NonTreeAction::Start));
     let client = Client::open(shared, number);
-    begun.got = if client.is_ok() { Got::Done(Reply::Nothing) } else { Got::Doubt };
+    begun.got = if client.is_ok() { Got::Done(Reply::Nothing) } else { Got::InDoubt };
     if let Ok(client) = client {
         begun.session = client.meta.session();
         clients.set(number, client);

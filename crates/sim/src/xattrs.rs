@@ -6,7 +6,7 @@ use std::sync::Arc;
 use meta::Xattrs;
 use types::XattrName;
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 
 /// The longest value in bytes.
 pub(crate) const MAX_BYTES: u32 = 65_536;
@@ -33,8 +33,8 @@ impl Value {
         Value { len, byte: Some(if len == 0 { 0 } else { byte }) }
     }
 
-    pub(crate) fn draw(dice: &mut Dice) -> Self {
-        Value::new(dice.pick(&LENGTHS), dice.below(200) as u8)
+    pub(crate) fn draw(rng: &mut Rng) -> Self {
+        Value::new(rng.pick(&LENGTHS), rng.below(200) as u8)
     }
 
     pub(crate) fn of(bytes: &[u8]) -> Self {

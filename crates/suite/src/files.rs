@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Lock, LockKind, LockOwner, LockWait,
-    Outcome, QuotaKey, QuotaRule, Record, RecordKey, Scan, Txn, Usage,
+    Effect, Engine, EngineError, ErrorKind, Guard, Inode, Lock, LockKind, LockOwner, LockWait, Outcome,
+    QuotaKey, QuotaRule, Record, RecordKey, Scan, ScanInclude, Txn, Usage,
 };
 use types::{FileType, Ino, Mode, Name, OpId, QuotaId, SessionId, Time};
 
@@ -147,8 +147,8 @@ pub fn is_committed(outcome: &Outcome) -> bool {
 pub fn files(engine: &dyn Engine) -> BTreeSet<u64> {
     let (mut files, mut after) = (BTreeSet::new(), None);
     loop {
-        let beside = Beside::InodesWithAcls;
-        let scan = Scan::Dir { parent: DIR, after: after.take(), limit: 1000, beside };
+        let include = ScanInclude::InodesWithAcls;
+        let scan = Scan::Dir { parent: DIR, after: after.take(), limit: 1000, include };
         let page = persistently(|| engine.scan(&scan));
         for record in page.snapshot.records {
             match record {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use meta::{Beside, Dirent, Inode, Page, Record, RecordKey, Scan, Seq, Snapshot};
+use meta::{Dirent, Inode, Page, Record, RecordKey, Scan, ScanInclude, Seq, Snapshot};
 use types::{Ino, Name, SessionId, SliceId};
 
 use crate::content::ReplyContent;
@@ -71,16 +71,16 @@ impl<'s> PageBuilder<'s> {
         self.records.truncate(limit);
         let PageBuilder { scan, dirents, keys, found, mut records } = self;
         records.extend(found.answer(&keys));
-        let beside = if let Scan::Dir { beside, .. } = scan { *beside } else { Beside::Nothing };
+        let include = if let Scan::Dir { include, .. } = scan { *include } else { ScanInclude::Nothing };
         let mut seen = HashSet::new();
         records.reserve(dirents.len() * 2);
         for (parent, name, dirent, joined) in dirents {
             records.push(Record::Dirent(parent, name, Some(dirent)));
             let inode = joined.or_else(|| found.inodes.get(&dirent.ino).copied());
-            if beside != Beside::Nothing {
+            if include != ScanInclude::Nothing {
                 records.push(Record::Inode(dirent.ino, inode));
             }
-            if beside == Beside::InodesWithAcls {
+            if include == ScanInclude::InodesWithAcls {
                 let acls = inode.iter().flat_map(Inode::acls);
                 records.extend(acls.filter(|id| seen.insert(*id)).map(|id| found.acl(id)));
             }
@@ -140,7 +140,7 @@ mod tests {
             reply_row(kind::DIRENT_WITH_INODE, &numbers, &[name])
         };
         let rows = [joined("b", 7), joined("c", 9), joined("a", 9)];
-        let scan = Scan::Dir { parent: Ino(2), after: None, limit: 2, beside: Beside::Inodes };
+        let scan = Scan::Dir { parent: Ino(2), after: None, limit: 2, include: ScanInclude::Inodes };
         let Page { snapshot: Snapshot { records, .. }, more } = page(&scan, Seq(1), &rows).unwrap();
         assert!(more);
         let [
@@ -194,7 +194,7 @@ mod tests {
             "its size has 32 bits"
         );
         assert!(page(&scan, Seq(1), &[reply_row(99, &[1, 1], &[])]).is_err());
-        let dir = Scan::Dir { parent: Ino(2), after: None, limit: 9, beside: Beside::Nothing };
+        let dir = Scan::Dir { parent: Ino(2), after: None, limit: 9, include: ScanInclude::Nothing };
         assert!(page(&dir, Seq(1), &[reply_row(kind::DIRENT, &[2, 3, 8], &["a/b"])]).is_err());
         assert!(
             page(&dir, Seq(1), &[reply_row(kind::DIRENT, &[2, 3, 3], &["a"])]).is_err(),

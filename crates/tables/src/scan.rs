@@ -84,7 +84,7 @@ const BY_SLICE: &str = "WHERE r.slice > ?1 ORDER BY r.slice LIMIT ?2";
 
 #[cfg(test)]
 mod tests {
-    use meta::Beside;
+    use meta::ScanInclude;
     use types::{AclId, ChunkIndex, Ino, SessionId, SliceId};
 
     use super::*;
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn every_argument_is_used_and_the_last_is_the_limit_plus_one() {
         let limit = 7;
-        let dir = |limit| Scan::Dir { parent: Ino(2), after: None, limit, beside: Beside::Nothing };
+        let dir = |limit| Scan::Dir { parent: Ino(2), after: None, limit, include: ScanInclude::Nothing };
         let scans = [
             dir(limit),
             Scan::Inodes { after: Ino(1), limit },

@@ -1,6 +1,6 @@
 //! The columns of selects, and the sources of their rows.
 
-use meta::{Beside, RecordKey, Scan};
+use meta::{RecordKey, Scan, ScanInclude};
 
 use crate::kind;
 use crate::line::row_key;
@@ -41,8 +41,9 @@ impl RowSource {
 
     /// The rows that answer a scan.
     pub fn of_scan(scan: &Scan, select: &Select<'_>) -> Self {
-        let beside = if let Scan::Dir { beside, .. } = scan { *beside } else { Beside::Nothing };
-        let (with_inodes, with_acls) = (beside != Beside::Nothing, beside == Beside::InodesWithAcls);
+        let include = if let Scan::Dir { include, .. } = scan { *include } else { ScanInclude::Nothing };
+        let (with_inodes, with_acls) =
+            (include != ScanInclude::Nothing, include == ScanInclude::InodesWithAcls);
         RowSource::new(select.table, select.from, with_inodes, with_acls)
     }
 

@@ -5,12 +5,13 @@
 //! lock. So before this mount commits newer data or a newer size of the file, and before it releases a lock on it, it
 //! cancels such a flush ([`Meta::cancel`]): then the flush has happened already, or never happens.
 //!
-//! Lock order: a file's data, then `flushes`, then the table of open files; a file's data, then the doubt of a flush.
+//! Lock order: a file's data, then `flushes`, then the table of open files; a file's data, then the in-doubt
+//! transaction of a flush.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use client::{Doubt, Meta};
+use client::{InDoubtTxn, Meta};
 use types::{Errno, Ino};
 
 use crate::open::{FileData, OpenFile, OpenTable};
@@ -28,7 +29,7 @@ pub(crate) struct Abandoned {
 struct Flush {
     ino: Ino,
     /// Locked while the flush is canceled, so that nothing newer of the file is committed meanwhile.
-    doubt: Mutex<Option<Doubt>>,
+    in_doubt: Mutex<Option<InDoubtTxn>>,
     is_settled: AtomicBool,
 }
 
@@ -39,7 +40,7 @@ impl Abandoned {
     }
 
     /// Closes a handle of a file whose flush is in doubt. If it was the last one, drops the written data, and keeps the
-    /// doubt.
+    /// in-doubt transaction.
     pub(crate) fn close(&self, file: &OpenFile, data: &mut FileData) -> Option<Arc<OpenFile>> {
         let mut flushes = host::lock(&self.flushes);
         // Set this before another thread can open the file again and flush newer data.
@@ -70,7 +71,7 @@ impl Abandoned {
         let is_wanted = |flush: &&Arc<Flush>| of.is_none_or(|ino| ino == flush.ino);
         let wanted: Vec<Arc<Flush>> = host::lock(&self.flushes).iter().filter(is_wanted).cloned().collect();
         let done = wanted.iter().try_for_each(|flush| {
-            self.meta.cancel(&mut host::lock(&flush.doubt))?;
+            self.meta.cancel(&mut host::lock(&flush.in_doubt))?;
             flush.is_settled.store(true, Ordering::Release);
             Ok(())
         });
@@ -82,9 +83,12 @@ impl Abandoned {
 }
 
 fn drop_written(file: &OpenFile, data: &mut FileData) -> Option<Arc<Flush>> {
-    let doubt = data.in_doubt.take().map(|flush| flush.doubt);
+    let in_doubt = data.in_doubt.take().map(|flush| flush.in_doubt);
     file.drop_written(data);
-    let flush =
-        |doubt| Flush { ino: file.ino, doubt: Mutex::new(Some(doubt)), is_settled: AtomicBool::new(false) };
-    doubt.map(flush).map(Arc::new)
+    let flush = |in_doubt| Flush {
+        ino: file.ino,
+        in_doubt: Mutex::new(Some(in_doubt)),
+        is_settled: AtomicBool::new(false),
+    };
+    in_doubt.map(flush).map(Arc::new)
 }

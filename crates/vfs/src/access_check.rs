@@ -22,7 +22,7 @@ use acl::posix::{self, Compiled};
 use client::{Failure, Meta};
 use host::HashMap;
 use meta::{AclKind, Inode};
-use ops::{Admit, Authority, CountedLookup, GetAcl, GetDeciding, Lookup};
+use ops::{Authority, CheckAccess, CountedLookup, GetAcl, GetDeciding, Lookup};
 use types::{AclId, Errno, Ino};
 
 use crate::caller::{BY_KERNEL, Caller, Identity};
@@ -109,10 +109,10 @@ impl AccessCheck {
     /// NFSv4 ACLs.
     ///
     /// # Errors
-    /// Those of [`Admit`].
-    pub(crate) fn admit(&self, caller: &Caller<'_>, ino: Ino, want: Mask) -> Result<(), Errno> {
+    /// Those of [`CheckAccess`].
+    pub(crate) fn check_access(&self, caller: &Caller<'_>, ino: Ino, want: Mask) -> Result<(), Errno> {
         if self.has_nfs4_acls() {
-            Ok(self.meta.run(&Admit { ino, want }, &self.authority(caller))?)
+            Ok(self.meta.run(&CheckAccess { ino, want }, &self.authority(caller))?)
         } else {
             Ok(())
         }
@@ -156,11 +156,11 @@ impl AccessCheck {
     }
 
     /// Checks the access of a squashed caller by the rules of POSIX. On volumes of NFSv4 ACLs,
-    /// [`Self::admit`] checks all callers instead.
+    /// [`Self::check_access`] checks all callers instead.
     ///
     /// # Errors
     /// Those of [`Self::permits`]; EACCES if the caller lacks a permission in `want`.
-    pub(crate) fn admit_posix(&self, caller: &Caller<'_>, inode: &Inode, want: Perm) -> Result<(), Errno> {
+    pub(crate) fn check_posix(&self, caller: &Caller<'_>, inode: &Inode, want: Perm) -> Result<(), Errno> {
         if self.has_nfs4_acls() || !self.is_squashing() || self.permits(caller, inode, want)? {
             Ok(())
         } else {
@@ -185,7 +185,7 @@ impl AccessCheck {
     /// As [`Self::permits`], for a caller whose credential is known.
     ///
     /// # Errors
-    /// [`Failure::Refused`] with EIO if the ACL is missing or damaged; [`Failure::Engine`] if the database
+    /// [`Failure::Operation`] with EIO if the ACL is missing or damaged; [`Failure::Engine`] if the database
     /// fails.
     pub(crate) fn permits_identity(
         &self,

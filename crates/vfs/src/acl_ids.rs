@@ -9,11 +9,11 @@ use types::Errno;
 
 /// Converts an ACL to the ids of this machine. Leaves out entries whose id has no mapping here, and also returns their
 /// number.
-pub(crate) fn posix_here(ids: &Ids, acl: &PosixAcl) -> Result<(PosixAcl, usize), Errno> {
+pub(crate) fn posix_to_local(ids: &Ids, acl: &PosixAcl) -> Result<(PosixAcl, usize), Errno> {
     if !ids.is_mapping() {
         return Ok((acl.clone(), 0));
     }
-    Ok(acl.renumbered(|uid| mapped(ids.user_here(uid)), |gid| mapped(ids.group_here(gid)))?)
+    Ok(acl.renumbered(|uid| mapped(ids.local_user(uid)), |gid| mapped(ids.local_group(gid)))?)
 }
 
 /// Converts an ACL to the ids of the volume.
@@ -36,23 +36,23 @@ fn mapped(id: u32) -> Option<u32> {
 
 /// Converts an ACL to the ids of this machine. Leaves out entries whose id has no mapping here, and also returns their
 /// number.
-pub(crate) fn nfs4_here(ids: &Ids, acl: &Nfs4Acl) -> (Nfs4Acl, usize) {
+pub(crate) fn nfs4_to_local(ids: &Ids, acl: &Nfs4Acl) -> (Nfs4Acl, usize) {
     if !ids.is_mapping() {
         return (acl.clone(), 0);
     }
     acl.renumbered(|id, is_group| match (id.to_system(), is_group) {
         (None, _) => Some(id),
         // For an id without a mapping here, `Id::system` returns `None`, and the entry is left out.
-        (Some(gid), true) => Id::system(ids.group_here(gid)),
-        (Some(uid), false) => Id::system(ids.user_here(uid)),
+        (Some(gid), true) => Id::system(ids.local_group(gid)),
+        (Some(uid), false) => Id::system(ids.local_user(uid)),
     })
 }
 
-/// The number of entries whose id has no mapping here, for [`ops::KeepsUnmapped`].
+/// The number of entries whose id has no mapping here, for [`ops::RequireMappedAcl`].
 pub(crate) fn unmapped(ids: &Ids, acl: &Acl) -> Result<usize, Errno> {
     Ok(match acl {
-        Acl::Posix(acl) => posix_here(ids, acl)?.1,
-        Acl::Nfs4(acl) => nfs4_here(ids, acl.acl()).1,
+        Acl::Posix(acl) => posix_to_local(ids, acl)?.1,
+        Acl::Nfs4(acl) => nfs4_to_local(ids, acl.acl()).1,
     })
 }
 

@@ -1,18 +1,18 @@
 //! Access times: reads are recorded in memory and committed in batches, so that no read waits for a commit of
 //! its own.
 //!
-//! [`Accesses`] holds the recorded access times, and depends on [`Commits`] only.
+//! [`PendingAtimes`] holds the recorded access times, and depends on [`Commits`] only.
 //!
 //! The kernel keeps no access time of a FUSE inode (`S_NOATIME`): it requests the attributes again after each
 //! READ, READDIR and READLINK (`fuse_invalidate_atime`), and does not report reads from its page cache. So if
-//! a read must be counted, an open must not use the kernel's cached data: see [`Accesses::is_due`].
+//! a read must be counted, an open must not use the kernel's cached data: see [`PendingAtimes::is_due`].
 //!
 //! Lock order: `order` before an open file's data, and both before `noted`.
 
 use host::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ops::{Accessed, AtimeMode};
+use ops::{AtimeMode, SetAtimes};
 use types::{Errno, Ino, Time};
 
 use crate::attr::Attr;
@@ -22,7 +22,7 @@ use crate::commits::Commits;
 const MAX_NOTED: usize = 1024;
 
 #[derive(Debug)]
-pub(crate) struct Accesses {
+pub(crate) struct PendingAtimes {
     commits: Arc<Commits>,
     mode: AtimeMode,
     /// Held while a batch is committed, and while an atime is set.
@@ -31,9 +31,9 @@ pub(crate) struct Accesses {
     noted: Mutex<HashMap<Ino, Time>>,
 }
 
-impl Accesses {
+impl PendingAtimes {
     pub(crate) fn new(mode: AtimeMode, commits: &Arc<Commits>) -> Self {
-        Accesses { commits: Arc::clone(commits), mode, order: Mutex::default(), noted: Mutex::default() }
+        PendingAtimes { commits: Arc::clone(commits), mode, order: Mutex::default(), noted: Mutex::default() }
     }
 
     pub(crate) fn mode(&self) -> AtimeMode {
@@ -91,7 +91,7 @@ impl Accesses {
         if batch.is_empty() {
             return Ok(());
         }
-        self.commits.change(&Accessed(batch.clone()))?;
+        self.commits.change(&SetAtimes(batch.clone()))?;
         // Remove the times only after the commit. In the other order, a getattr between the two would find them in
         // neither place.
         let mut noted = host::lock(&self.noted);
@@ -116,12 +116,12 @@ mod tests {
         let inos: Vec<Ino> = (0..MAX_NOTED).map(|n| make(&vfs, &n.to_string())).collect();
         let before = engine.counts();
         for _ in 0..10 {
-            inos[1..].iter().for_each(|&ino| vfs.attributes.accessed(ino));
+            inos[1..].iter().for_each(|&ino| vfs.attributes.note_atime(ino));
         }
         assert_eq!((engine.counts() - before).round_trips(), 0);
-        vfs.attributes.accessed(inos[0]);
+        vfs.attributes.note_atime(inos[0]);
         assert_eq!((engine.counts() - before).round_trips(), 1, "one commit when the limit is reached");
-        assert!(host::lock(&vfs.base.accesses.noted).is_empty());
+        assert!(host::lock(&vfs.base.pending_atimes.noted).is_empty());
         let written = vfs.attributes.getattr(inos[0]).unwrap();
         assert!(written.atime > written.mtime && written.ctime == written.mtime);
     }
@@ -130,10 +130,10 @@ mod tests {
     fn earlier_read_never_overwrites_an_atime_that_was_set() {
         let (vfs, _) = volume(AtimeMode::Relative);
         let ino = make(&vfs, "f");
-        vfs.attributes.accessed(ino);
+        vfs.attributes.note_atime(ino);
         let noted = vfs.attributes.getattr(ino).unwrap().atime;
         assert!(noted > vfs.attributes.getattr(ino).unwrap().mtime);
-        vfs.attributes.accessed(ino);
+        vfs.attributes.note_atime(ino);
         assert_eq!(
             vfs.attributes.getattr(ino).unwrap().atime,
             noted,
@@ -143,10 +143,10 @@ mod tests {
         let set =
             vfs.setattr(&root(), ino, AttrChange { atime: Some(past), ..AttrChange::default() }).unwrap();
         assert_eq!(set.atime, past);
-        vfs.base.accesses.write().unwrap();
+        vfs.base.pending_atimes.write().unwrap();
         assert_eq!(vfs.attributes.getattr(ino).unwrap().atime, past);
-        vfs.attributes.accessed(ino);
-        vfs.base.accesses.write().unwrap();
+        vfs.attributes.note_atime(ino);
+        vfs.base.pending_atimes.write().unwrap();
         assert!(
             vfs.attributes.getattr(ino).unwrap().atime > set.ctime,
             "the atime was older than the ctime, so the read counts"

@@ -1,8 +1,8 @@
 //! The attributes of inodes, as they are stored, and as callers and the kernel see them.
 //!
 //! [`Attributes`] holds the unlinked inodes that the kernel still uses. It depends on [`Meta`], the table of
-//! open files (unflushed writes), [`Accesses`] (access times that are not committed), [`AccessCheck`] (ids,
-//! projections of NFSv4 ACLs) and [`Caches`], which records the attributes that the kernel is given.
+//! open files (unflushed writes), [`PendingAtimes`] (access times that are not committed), [`AccessCheck`]
+//! (ids, projections of NFSv4 ACLs) and [`Caches`], which records the attributes that the kernel is given.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use ops::{GetInode, GetProjection};
 use types::{Errno, Ino, Time};
 
 use crate::access_check::{AccessCheck, Perm};
-use crate::atime::Accesses;
+use crate::atime::PendingAtimes;
 use crate::attr::Attr;
 use crate::caller::{BY_KERNEL, Caller};
 use crate::coherence::Caches;
@@ -26,7 +26,7 @@ use crate::open::OpenTable;
 pub struct Attributes {
     meta: Arc<Meta>,
     open: Arc<OpenTable>,
-    accesses: Arc<Accesses>,
+    pending_atimes: Arc<PendingAtimes>,
     access: Arc<AccessCheck>,
     caches: Arc<Caches>,
     /// Deleted inodes that the kernel still holds, for example as a working directory or through an `O_PATH`
@@ -40,14 +40,14 @@ impl Attributes {
     pub(crate) fn new(
         meta: &Arc<Meta>,
         open: &Arc<OpenTable>,
-        accesses: &Arc<Accesses>,
+        pending_atimes: &Arc<PendingAtimes>,
         access: &Arc<AccessCheck>,
         caches: &Arc<Caches>,
     ) -> Self {
         Attributes {
             meta: Arc::clone(meta),
             open: Arc::clone(open),
-            accesses: Arc::clone(accesses),
+            pending_atimes: Arc::clone(pending_atimes),
             access: Arc::clone(access),
             caches: Arc::clone(caches),
             unlinked: Mutex::default(),
@@ -60,7 +60,7 @@ impl Attributes {
     pub(crate) fn inode(&self, ino: Ino) -> Result<Inode, Errno> {
         match self.meta.run(&GetInode(ino), &BY_KERNEL) {
             Ok(inode) => Ok(inode),
-            Err(Failure::Refused(Errno::ESTALE)) => {
+            Err(Failure::Operation(Errno::ESTALE)) => {
                 host::lock(&self.unlinked).get(&ino).copied().ok_or(Errno::ESTALE)
             }
             Err(failure) => Err(failure.into()),
@@ -105,7 +105,7 @@ impl Attributes {
             attr => attr?,
         };
         if attr.per_caller && attr.kind.is_dir() {
-            self.access.admit(caller, ino, Mask::SEARCH)?;
+            self.access.check_access(caller, ino, Mask::SEARCH)?;
         }
         Ok(attr)
     }
@@ -139,17 +139,17 @@ impl Attributes {
     /// order they could be in neither.
     pub(crate) fn attr_of(&self, inode: &Inode) -> Attr {
         let Some(file) = self.open.get(inode.ino) else {
-            self.caches.note_given(inode);
-            return self.accesses.overlay(self.shown(inode));
+            self.caches.note_sent(inode);
+            return self.pending_atimes.overlay(self.shown(inode));
         };
         let unflushed = file.unflushed();
         let inode = self.inode(inode.ino).unwrap_or(*inode);
-        self.caches.note_given(&inode);
+        self.caches.note_sent(&inode);
         let mut attr = self.shown(&inode);
         if let Some(unflushed) = unflushed {
             unflushed.overlay(&mut attr);
         }
-        self.accesses.overlay(attr)
+        self.pending_atimes.overlay(attr)
     }
 
     /// Whether the kernel checks permissions, but was told at mount time that the volume has no ACLs.
@@ -160,7 +160,7 @@ impl Attributes {
     /// The attributes that the kernel gets.
     pub(crate) fn shown(&self, inode: &Inode) -> Attr {
         let attr = |inode: &Inode| {
-            let (uid, gid) = (self.access.ids.user_here(inode.uid), self.access.ids.group_here(inode.gid));
+            let (uid, gid) = (self.access.ids.local_user(inode.uid), self.access.ids.local_group(inode.gid));
             Attr { uid, gid, ..Attr::from(inode) }
         };
         let is_lent = inode.kind.is_dir() && !self.meta.traversers().is_empty();
@@ -193,34 +193,34 @@ impl Attributes {
     /// Checks the caller for access(2) and chdir(2), if the kernel cannot.
     ///
     /// # Errors
-    /// On volumes of NFSv4 ACLs, those of [`ops::Admit`]. On others, those of [`AccessCheck::permits`], and
-    /// EACCES if a squashed caller lacks a permission in `want`.
+    /// On volumes of NFSv4 ACLs, those of [`ops::CheckAccess`]. On others, those of [`AccessCheck::permits`],
+    /// and EACCES if a squashed caller lacks a permission in `want`.
     pub fn access(&self, caller: &Caller<'_>, ino: Ino, want: Perm) -> Result<(), Errno> {
         if !self.access.has_nfs4_acls() {
-            return self.access.admit_posix(caller, &self.inode(ino)?, want);
+            return self.access.check_posix(caller, &self.inode(ino)?, want);
         }
         let masks =
             [(Perm::READ, Mask::READ_DATA), (Perm::WRITE, Mask::WRITE_DATA), (Perm::EXECUTE, Mask::EXECUTE)];
         let wanted = masks.into_iter().filter(|(perm, _)| want.has(*perm));
-        self.access.admit(caller, ino, wanted.fold(Mask::NONE, |all, (_, mask)| all | mask))
+        self.access.check_access(caller, ino, wanted.fold(Mask::NONE, |all, (_, mask)| all | mask))
     }
 
     /// The attributes of an inode that was just created, for the kernel.
     pub(crate) fn of_new(&self, inode: &Inode) -> Attr {
-        self.caches.note_given(inode);
+        self.caches.note_sent(inode);
         self.shown(inode)
     }
 
     /// Records that an inode was read: its data, its names, or the target of a symbolic link.
-    pub fn accessed(&self, ino: Ino) {
-        if self.is_access_due(ino) {
-            self.accesses.note(ino);
+    pub fn note_atime(&self, ino: Ino) {
+        if self.is_atime_due(ino) {
+            self.pending_atimes.note(ino);
         }
     }
 
     /// Whether a read of the inode changes its atime. If so, the kernel must not answer the read from its cache.
-    pub fn is_access_due(&self, ino: Ino) -> bool {
-        self.accesses.is_due(|| self.getattr(ino))
+    pub fn is_atime_due(&self, ino: Ino) -> bool {
+        self.pending_atimes.is_due(|| self.getattr(ino))
     }
 
     /// The deleted inodes that the kernel holds, and whether it knows of no ACLs, for another process.

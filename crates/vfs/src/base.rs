@@ -15,13 +15,13 @@ use types::SliceId;
 
 use crate::abandoned::Abandoned;
 use crate::access_check::AccessCheck;
-use crate::atime::Accesses;
+use crate::atime::PendingAtimes;
 use crate::attributes::Attributes;
 use crate::candidates::Candidates;
 use crate::coherence::Caches;
 use crate::commits::Commits;
 use crate::fencing::Fencing;
-use crate::numbers::Numbers;
+use crate::numbers::NumberAllocator;
 use crate::open::OpenTable;
 use crate::session::SessionTimes;
 use crate::stop::Stop;
@@ -75,12 +75,12 @@ pub(crate) struct Base {
     pub(crate) open: Arc<OpenTable>,
     pub(crate) candidates: Candidates,
     /// The numbers of new slices.
-    pub(crate) slices: Arc<Numbers>,
+    pub(crate) slices: Arc<NumberAllocator>,
     pub(crate) writes: Arc<WriteContext>,
     pub(crate) access: Arc<AccessCheck>,
     pub(crate) caches: Arc<Caches>,
     pub(crate) commits: Arc<Commits>,
-    pub(crate) accesses: Arc<Accesses>,
+    pub(crate) pending_atimes: Arc<PendingAtimes>,
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) fencing: Fencing,
     pub(crate) abandoned: Abandoned,
@@ -91,7 +91,7 @@ impl Base {
     pub(crate) fn new(meta: Arc<Meta>, store: Arc<BlockStore>, options: &VfsOptions) -> Self {
         let stop = Stop::default();
         let open = Arc::<OpenTable>::default();
-        let slices = Arc::new(Numbers::new(&meta, Counter::Slice));
+        let slices = Arc::new(NumberAllocator::new(&meta, Counter::Slice));
         let fresh = Arc::clone(&slices);
         let writes = Arc::new(WriteContext {
             store: Arc::clone(&store),
@@ -104,8 +104,8 @@ impl Base {
         if let Some(journals) = options.journals.as_ref().filter(|_| options.holds_directories) {
             commits.hold_directories(journals);
         }
-        let accesses = Arc::new(Accesses::new(options.atime, &commits));
-        let attributes = Arc::new(Attributes::new(&meta, &open, &accesses, &access, &caches));
+        let pending_atimes = Arc::new(PendingAtimes::new(options.atime, &commits));
+        let attributes = Arc::new(Attributes::new(&meta, &open, &pending_atimes, &access, &caches));
         let abandoned = Abandoned::new(&meta, &open);
         let fencing = Fencing::new(&meta, &stop, options.times.rejoin);
         let (times, candidates) = (options.times, Candidates::default());
@@ -121,7 +121,7 @@ impl Base {
             access,
             caches,
             commits,
-            accesses,
+            pending_atimes,
             attributes,
             fencing,
             abandoned,

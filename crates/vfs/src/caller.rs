@@ -105,7 +105,7 @@ impl CredentialSource for Caller<'_> {
         self.gid
     }
 
-    fn is_mistaken(&self) -> bool {
+    fn kernel_ids_differ(&self) -> bool {
         self.is_squashed
     }
 

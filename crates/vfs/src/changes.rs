@@ -10,7 +10,7 @@ use types::{Errno, Ino, SessionId};
 use crate::access_check::Perm;
 use crate::base::Base;
 use crate::caller::Caller;
-use crate::kernel_cache::Held;
+use crate::kernel_cache::RevisionsAsOf;
 
 impl Base {
     /// Runs an operation that may change the volume, for a caller.
@@ -29,7 +29,7 @@ impl Base {
     pub(crate) fn change_inodes<O: ops::Op, const N: usize>(
         &self,
         caller: &Caller<'_>,
-        held: Held<'_>,
+        held: RevisionsAsOf<'_>,
         op: &O,
         inos: [Ino; N],
     ) -> Result<O::Reply, Errno> {
@@ -37,10 +37,10 @@ impl Base {
             return self.change_for(caller, op);
         }
         match self.commits.change_by(op, &Authority::Kernel { revisions: Some(&held) }) {
-            Err(Failure::Refused(Errno::ESTALE)) => {
+            Err(Failure::Operation(Errno::ESTALE)) => {
                 if caller.identity().is_err() {
                     // Without this, the kernel would retry with the same outdated attributes.
-                    inos.iter().for_each(|&ino| self.caches.forget_attributes(ino));
+                    inos.iter().for_each(|&ino| self.caches.invalidate_attributes(ino));
                     return Err(Errno::ESTALE);
                 }
                 inos.iter().for_each(|&ino| self.caches.forget_if_kept(ino));
@@ -92,7 +92,7 @@ impl Base {
     /// If the kernel's attributes are outdated: ESTALE if the caller's credential cannot be read, after which
     /// the kernel looks up and checks again; EACCES if the current attributes deny the access; those of
     /// [`AccessCheck::permits`](crate::access_check::AccessCheck::permits).
-    pub(crate) fn admit_by_kernel(
+    pub(crate) fn check_by_kernel(
         &self,
         caller: &Caller<'_>,
         inode: &Inode,
@@ -102,7 +102,7 @@ impl Base {
             return Ok(());
         }
         if caller.identity().is_err() {
-            self.caches.forget_attributes(inode.ino);
+            self.caches.invalidate_attributes(inode.ino);
             return Err(Errno::ESTALE);
         }
         self.caches.forget_if_kept(inode.ino);

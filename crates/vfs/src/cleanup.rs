@@ -94,7 +94,7 @@ impl StoreOwner {
         let _ = self.check.set(check);
     }
 
-    fn is_this(&self) -> bool {
+    fn is_this_database(&self) -> bool {
         match self.check.get().map_or(Ok(()), |check| check()) {
             Ok(()) => self.has_failed.store(false, Ordering::Relaxed),
             Err(error) => {
@@ -280,7 +280,7 @@ impl Cleanup {
         let reaped = self.base.meta.reap(gone, &|| !trees || self.base.stop.ends_housekeeping());
         self.base.commits.note_change();
         match reaped {
-            Err(Failure::Refused(Errno::ENOTEMPTY)) => {
+            Err(Failure::Operation(Errno::ENOTEMPTY)) => {
                 self.set_leftovers();
                 Ok(())
             }
@@ -348,7 +348,7 @@ impl Cleanup {
             });
             let garbage: Vec<&Garbage> = garbage.collect();
             if !garbage.is_empty() {
-                if !self.store_owner.is_this() {
+                if !self.store_owner.is_this_database() {
                     return Ok(());
                 }
                 // This mount, or another one on this machine, may have removed the rows just before. That must be
@@ -445,7 +445,7 @@ mod tests {
         let (vfs, engine) = volume(AtimeMode::Always);
         let inos = ["a", "b"].map(|name| make(&vfs, name));
         inos.iter().for_each(|&ino| vfs.files.write(ino, 10, b"text").unwrap());
-        vfs.attributes.accessed(inos[0]);
+        vfs.attributes.note_atime(inos[0]);
         let shown = inos.map(|ino| vfs.attributes.getattr(ino).unwrap());
         let before = engine.counts();
         vfs.lifecycle.sync().unwrap();

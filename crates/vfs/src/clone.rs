@@ -19,7 +19,7 @@ impl Vfs {
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Inode, CloneFailure> {
         let refused = |errno: Errno| CloneFailure {
-            error: CloneError::Failed(Failure::Refused(errno)),
+            error: CloneError::Failed(Failure::Operation(errno)),
             is_removed: true,
         };
         if self.access.is_squashing() {
@@ -27,7 +27,7 @@ impl Vfs {
         }
         let _running = host::read(&self.lifecycle.tools);
         let stop = || stop() || self.base.stop.is_set();
-        self.base.flush_all().and(self.base.accesses.write()).map_err(refused)?;
+        self.base.flush_all().and(self.base.pending_atimes.write()).map_err(refused)?;
         let cloned = self.base.meta.clone_tree(request, progress, &stop, &|| self.base.stop.is_set());
         self.base.commits.note_change();
         if cloned.is_ok() {

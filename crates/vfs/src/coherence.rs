@@ -30,7 +30,7 @@ use crate::access_check::AccessCheck;
 use crate::activity::Event;
 use crate::attr::{Attr, Lifetimes};
 use crate::in_flight::{InFlight, Outdated, Repeats, ReplyGuard};
-use crate::kernel_cache::{Held, KernelCache};
+use crate::kernel_cache::{KernelCache, RevisionsAsOf};
 use crate::recent_grants::{Part, RecentGrants};
 use crate::stop::Stop;
 
@@ -38,13 +38,13 @@ use crate::stop::Stop;
 pub trait Kernel: Send + Sync + fmt::Debug {
     /// Invalidates attributes and ACLs of the inode before it returns. May be called by a thread that holds a
     /// request for the inode.
-    fn forget_attributes(&self, ino: Ino);
-    /// As [`Kernel::forget_attributes`]; also invalidates cached data, asynchronously.
-    fn forget_content(&self, ino: Ino);
+    fn invalidate_attributes(&self, ino: Ino);
+    /// As [`Kernel::invalidate_attributes`]; also invalidates cached data, asynchronously.
+    fn invalidate_content(&self, ino: Ino);
     /// Invalidates attributes and cached data, and then calls `then`. Asynchronous.
-    fn forget_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>);
-    /// As [`Kernel::forget_content`], for `len` bytes from `offset` on.
-    fn forget_range(&self, ino: Ino, offset: u64, len: u64);
+    fn invalidate_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>);
+    /// As [`Kernel::invalidate_content`], for `len` bytes from `offset` on.
+    fn invalidate_range(&self, ino: Ino, offset: u64, len: u64);
     /// Makes the kernel look the name up again before it uses it. Asynchronous.
     fn expire_name(&self, parent: Ino, name: &[u8]);
     /// As [`Kernel::expire_name`], for all names. Does nothing unless [`Kernel::can_expire_all`].
@@ -64,7 +64,7 @@ const GATHER_FOR: Duration = Duration::from_millis(1);
 /// How often the lease is checked.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// How often [`Caches::wait_stream`] checks whether the stream is open.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The pause before a failed stream is opened again.
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);
 /// The kernel's lifetimes if no other client can change the volume.
@@ -173,7 +173,7 @@ impl Caches {
             if Instant::now() >= until {
                 return false;
             }
-            host::sleep(LOOK_EVERY);
+            host::sleep(POLL_INTERVAL);
         }
         true
     }
@@ -184,29 +184,29 @@ impl Caches {
     }
 
     /// Invalidates an inode's attributes in the kernel, before the request about the inode is answered.
-    pub(crate) fn forget_attributes(&self, ino: Ino) {
+    pub(crate) fn invalidate_attributes(&self, ino: Ino) {
         self.forget_inode(ino, false);
     }
 
     /// Invalidates an inode's attributes and pages in the kernel, and then calls `then`, on another thread.
-    pub(crate) fn forget_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>) {
+    pub(crate) fn invalidate_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>) {
         self.cache.note_forgotten(ino, Instant::now());
         match self.kernel.get() {
-            Some(kernel) => kernel.forget_content_then(ino, then),
+            Some(kernel) => kernel.invalidate_content_then(ino, then),
             None => then(),
         }
     }
 
     /// Drops the kernel's pages of a range, asynchronously.
-    pub(crate) fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
-        self.notify(|kernel| kernel.forget_range(ino, offset, len));
+    pub(crate) fn invalidate_range(&self, ino: Ino, offset: u64, len: u64) {
+        self.notify(|kernel| kernel.invalidate_range(ino, offset, len));
     }
 
-    /// As [`Self::forget_attributes`], but does nothing if the attributes were invalidated a short time ago:
-    /// the kernel has then read them again, or will.
+    /// As [`Self::invalidate_attributes`], but does nothing if the attributes were invalidated a short time
+    /// ago: the kernel has then read them again, or will.
     pub(crate) fn forget_if_kept(&self, ino: Ino) {
         if !self.cache.is_forgotten(ino, Instant::now()) {
-            self.forget_attributes(ino);
+            self.invalidate_attributes(ino);
         }
     }
 
@@ -227,7 +227,7 @@ impl Caches {
     }
 
     /// The revisions that the kernel has now. Must be called before the request waits for anything.
-    pub(crate) fn held_by_kernel(&self) -> Held<'_> {
+    pub(crate) fn held_by_kernel(&self) -> RevisionsAsOf<'_> {
         self.cache.held()
     }
 
@@ -237,16 +237,16 @@ impl Caches {
     }
 
     /// Records that a reply will give the kernel this inode's attributes.
-    pub(crate) fn note_given(&self, inode: &Inode) {
+    pub(crate) fn note_sent(&self, inode: &Inode) {
         if !self.meta.is_exclusive() {
-            self.cache.give(inode.ino, inode.access_rev, 0, Instant::now());
+            self.cache.record_sent(inode.ino, inode.access_rev, 0, Instant::now());
         }
     }
 
-    /// As [`Self::note_given`], for the reply to SETATTR, whose attributes the kernel always applies.
-    pub(crate) fn note_given_for_sure(&self, attr: &Attr) {
+    /// As [`Self::note_sent`], for the reply to SETATTR, whose attributes the kernel always applies.
+    pub(crate) fn note_applied(&self, attr: &Attr) {
         if !self.meta.is_exclusive() {
-            self.cache.give_for_sure(attr.ino, attr.access_rev, Instant::now());
+            self.cache.record_applied(attr.ino, attr.access_rev, Instant::now());
         }
     }
 
@@ -254,7 +254,7 @@ impl Caches {
     /// before the reply is written.
     pub fn looked_up(&self, attr: &Attr) {
         if !self.meta.is_exclusive() {
-            self.cache.give(attr.ino, attr.access_rev, 1, Instant::now());
+            self.cache.record_sent(attr.ino, attr.access_rev, 1, Instant::now());
         }
     }
 
@@ -330,7 +330,7 @@ impl Caches {
     /// after its invalidation see them.
     fn apply(&self, changes: &[meta::Change]) {
         let mut parts = BTreeSet::new();
-        for change in changes.iter().filter(|change| self.meta.is_news(change)) {
+        for change in changes.iter().filter(|change| self.meta.cache_may_lack(change)) {
             self.meta.apply_remote(change);
             if change.by != self.meta.session() {
                 change.invalidations.iter().for_each(|part| {
@@ -445,8 +445,8 @@ impl Caches {
     pub(crate) fn forget_inode(&self, ino: Ino, content: bool) {
         self.cache.note_forgotten(ino, Instant::now());
         self.notify(|kernel| match content {
-            true => kernel.forget_content(ino),
-            false => kernel.forget_attributes(ino),
+            true => kernel.invalidate_content(ino),
+            false => kernel.invalidate_attributes(ino),
         });
     }
 

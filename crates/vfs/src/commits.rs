@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use chunk::BlockStore;
-use client::{Doubt, Failure, MakeDurable, Meta};
+use client::{Failure, InDoubtTxn, MakeDurable, Meta};
 use journal::Journals;
 use ops::Authority;
 use types::{Errno, SliceId};
 
 use crate::caller::BY_KERNEL;
-use crate::doubts::Doubts;
+use crate::doubts::InDoubtTxns;
 
 /// Commits of this mount.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub struct Commits {
     /// Whether anything was committed since the last sync.
     dirty: AtomicBool,
     /// The changes that failed and may still happen, and what they have left behind.
-    pub(crate) doubts: Doubts,
+    pub(crate) doubts: InDoubtTxns,
 }
 
 impl Commits {
@@ -49,7 +49,7 @@ impl Commits {
             pending: Mutex::default(),
             syncing: Mutex::default(),
             dirty: AtomicBool::new(false),
-            doubts: Doubts::default(),
+            doubts: InDoubtTxns::default(),
         }
     }
 
@@ -77,10 +77,10 @@ impl Commits {
         authority: &Authority<'_>,
     ) -> Result<O::Reply, Failure> {
         self.settle()?;
-        let mut doubt = None;
-        let reply = self.meta.run_cancelable(op, authority, &mut doubt);
-        if let (Err(_), Some(doubt)) = (&reply, doubt) {
-            self.doubts.keep(doubt);
+        let mut in_doubt = None;
+        let reply = self.meta.run_cancelable(op, authority, &mut in_doubt);
+        if let (Err(_), Some(in_doubt)) = (&reply, in_doubt) {
+            self.doubts.keep(in_doubt);
         }
         self.note_change();
         reply
@@ -107,11 +107,11 @@ impl Commits {
         &self,
         op: &O,
         slices: &[SliceId],
-        doubt: &mut Option<Doubt>,
+        in_doubt: &mut Option<InDoubtTxn>,
     ) -> Result<(), Errno> {
         self.settle()?;
         self.commit_naming(slices, || {
-            let done = self.meta.run_once(op, &BY_KERNEL, doubt);
+            let done = self.meta.run_once(op, &BY_KERNEL, in_doubt);
             self.note_change();
             Ok(done?)
         })

@@ -1,8 +1,8 @@
 //! Compaction: many rows of a chunk are replaced by few, and the slices of the old rows become garbage.
 //!
 //! A chunk is rewritten as a whole, so the background thread compacts it only when it has at least one row for every
-//! [`BYTES_A_ROW`] of its data, or [`MANY_ROWS`]. This bounds the bytes that compaction writes by the bytes that were
-//! written before. Short runs of data share slices, as the small extents of a flush do.
+//! [`BYTES_PER_ROW`] of its data, or [`MANY_ROWS`]. This bounds the bytes that compaction writes by the bytes
+//! that were written before. Short runs of data share slices, as the small extents of a flush do.
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId};
 use crate::base::Base;
 use crate::caller::BY_KERNEL;
 use crate::candidates::FEW_ROWS;
-use crate::fencing::Within;
+use crate::fencing::InSession;
 
 /// A chunk with this many rows is compacted however much data it has.
 const MANY_ROWS: usize = 1024;
-const BYTES_A_ROW: u64 = 64 << 10;
+const BYTES_PER_ROW: u64 = 64 << 10;
 
 /// Compacts the chunks that have many rows.
 pub(crate) fn compact_candidates(base: &Base) {
@@ -36,7 +36,7 @@ pub(crate) fn compact_candidates(base: &Base) {
 /// The number of rows from which a chunk is compacted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Threshold {
-    /// One row for every [`BYTES_A_ROW`] of its data, but at least [`FEW_ROWS`] and at most [`MANY_ROWS`].
+    /// One row for every [`BYTES_PER_ROW`] of its data, but at least [`FEW_ROWS`] and at most [`MANY_ROWS`].
     ByData,
     /// Two rows.
     Any,
@@ -61,13 +61,13 @@ pub(crate) fn compact(
     chunk: ChunkIndex,
     threshold: Threshold,
 ) -> Result<Compacted, Errno> {
-    let (session, _hold) = (base.meta.session(), base.slices.hold());
+    let (session, _guard) = (base.meta.session(), base.slices.guard());
     let old = base.meta.run(&GetSlices { ino, chunk }, &BY_KERNEL)?;
     let pieces = chunk::resolve(&old, 0, CHUNK_BYTES as u32);
     let runs = runs(&pieces);
     let held: u64 = runs.iter().map(|run| u64::from(run.len)).sum();
     let enough = match threshold {
-        Threshold::ByData => (held / BYTES_A_ROW).clamp(FEW_ROWS as u64, MANY_ROWS as u64),
+        Threshold::ByData => (held / BYTES_PER_ROW).clamp(FEW_ROWS as u64, MANY_ROWS as u64),
         Threshold::Any => 2,
     };
     let rows = old.len() as u64;
@@ -78,19 +78,19 @@ pub(crate) fn compact(
     let mut slices = Vec::new();
     let new = rewrite(base, &pieces, &runs, inline, &mut slices);
     let ids: Vec<SliceId> = slices.iter().map(|(id, _)| *id).collect();
-    let mut doubt = None;
+    let mut in_doubt = None;
     let replaced = new.and_then(|new| {
         // A program may have synced the rows that are replaced, and a checkpoint of the embedded engine makes the new ones
         // durable at any time.
         base.commits.make_blocks_durable(&ids)?;
-        let op = Within(session, &Compact { ino, chunk, old, new: new.into() });
-        base.commits.commit_rows_once(&op, &ids, &mut doubt)
+        let op = InSession(session, &Compact { ino, chunk, old, new: new.into() });
+        base.commits.commit_rows_once(&op, &ids, &mut in_doubt)
     });
     // If the outcome is unknown, the blocks may be in use: leave them to `limen gc`.
-    if let (Err(Errno::ESTALE | Errno::EAGAIN), None) = (&replaced, &doubt) {
+    if let (Err(Errno::ESTALE | Errno::EAGAIN), None) = (&replaced, &in_doubt) {
         discard(base, &slices);
     }
-    if (replaced.is_ok() || doubt.is_some())
+    if (replaced.is_ok() || in_doubt.is_some())
         && let Some(file) = base.open.get(ino)
     {
         file.lock().rows.clear();
@@ -220,7 +220,7 @@ mod tests {
         }
         vfs.files.fsync(ino).unwrap();
         let rows = || vfs.meta().run(&GetSlices { ino, chunk: ChunkIndex(0) }, &BY_KERNEL).unwrap().len();
-        faults.add(chunk::StoreCall::Sync, chunk::Fault::Refuse(Errno::EIO), 1000);
+        faults.add(chunk::StoreCall::Sync, chunk::Fault::Fail(Errno::EIO), 1000);
         let compacted = compact(&vfs.base, ino, ChunkIndex(0), Threshold::Any);
         assert_eq!((compacted, rows()), (Err(Errno::EIO), 2));
         faults.clear();

@@ -8,29 +8,30 @@
 //! If such a change has happened, it may have left an inode without a name that is open, or that nobody has opened (an
 //! O_TMPFILE that failed). Those are deleted by [`Base::reap_orphans`](crate::base::Base::reap_orphans).
 //!
-//! Lock order: `all` is locked alone. A doubt is locked before `orphans` and before the locks of the client.
+//! Lock order: `all` is locked alone. A transaction is locked before `orphans` and before the locks of the
+//! client.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use client::{Doubt, Failure, Meta};
+use client::{Failure, InDoubtTxn, Meta};
 use types::{Ino, SessionId};
 
 #[derive(Debug, Default)]
-pub(crate) struct Doubts {
-    /// Each doubt is locked while it is canceled, so that nothing newer is committed meanwhile.
-    all: Mutex<Vec<Arc<Mutex<Option<Doubt>>>>>,
+pub(crate) struct InDoubtTxns {
+    /// Each transaction is locked while it is canceled, so that nothing newer is committed meanwhile.
+    all: Mutex<Vec<Arc<Mutex<Option<InDoubtTxn>>>>>,
     /// Whether any change is in doubt. If not, other calls need not take the lock.
     exist: AtomicBool,
     /// Inodes without a name that are still to be deleted, and the sessions whose orphans they are.
     orphans: Mutex<Vec<(SessionId, Ino)>>,
 }
 
-impl Doubts {
-    /// Keeps the doubt about a change that failed.
-    pub(crate) fn keep(&self, doubt: Doubt) {
+impl InDoubtTxns {
+    /// Keeps the in-doubt transaction of a change that failed.
+    pub(crate) fn keep(&self, in_doubt: InDoubtTxn) {
         let mut all = host::lock(&self.all);
-        all.push(Arc::new(Mutex::new(Some(doubt))));
+        all.push(Arc::new(Mutex::new(Some(in_doubt))));
         self.exist.store(true, Ordering::Release);
     }
 
@@ -53,16 +54,16 @@ impl Doubts {
             return Ok(());
         }
         let all = host::lock(&self.all).clone();
-        all.iter().try_for_each(|doubt| self.cancel(meta, &mut host::lock(doubt)))?;
+        all.iter().try_for_each(|in_doubt| self.cancel(meta, &mut host::lock(in_doubt)))?;
         let mut left = host::lock(&self.all);
-        left.retain(|doubt| !all.iter().any(|settled| Arc::ptr_eq(settled, doubt)));
+        left.retain(|in_doubt| !all.iter().any(|settled| Arc::ptr_eq(settled, in_doubt)));
         self.exist.store(!left.is_empty(), Ordering::Release);
         Ok(())
     }
 
-    fn cancel(&self, meta: &Meta, doubt: &mut Option<Doubt>) -> Result<(), Failure> {
-        let Some(session) = doubt.as_ref().map(Doubt::session) else { return Ok(()) };
-        let orphans = meta.cancel(doubt)?.into_iter().flatten();
+    fn cancel(&self, meta: &Meta, in_doubt: &mut Option<InDoubtTxn>) -> Result<(), Failure> {
+        let Some(session) = in_doubt.as_ref().map(InDoubtTxn::session) else { return Ok(()) };
+        let orphans = meta.cancel(in_doubt)?.into_iter().flatten();
         host::lock(&self.orphans).extend(orphans.map(|ino| (session, ino)));
         Ok(())
     }

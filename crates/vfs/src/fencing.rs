@@ -13,9 +13,9 @@
 //! - The data of all other files is committed under the new session.
 //!
 //! An operation that depends on the state of an open file must not run under a later session than the one
-//! under which that state was read: [`Fencing::session_of`] returns that session, and [`Within`] restricts the
-//! operation to it. Files are marked as lost before the new session is published, so a thread that sees the
-//! new session also sees the marks.
+//! under which that state was read: [`Fencing::session_of`] returns that session, and [`InSession`] restricts
+//! the operation to it. Files are marked as lost before the new session is published, so a thread that sees
+//! the new session also sees the marks.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -40,9 +40,9 @@ pub struct SessionLoss {
 
 /// Runs an operation under this session only; under any other it fails with EIO.
 #[derive(Debug)]
-pub(crate) struct Within<'a, O>(pub(crate) SessionId, pub(crate) &'a O);
+pub(crate) struct InSession<'a, O>(pub(crate) SessionId, pub(crate) &'a O);
 
-impl<O: Op> Op for Within<'_, O> {
+impl<O: Op> Op for InSession<'_, O> {
     type Reply = O::Reply;
     const NAME: &'static str = O::NAME;
     const READ: bool = O::READ;
@@ -138,9 +138,9 @@ mod tests {
 
     use super::*;
     use crate::fixture::{NO_WAIT, Shared, make, root};
-    use crate::{LockKind, LockRequest, OpenFor, Vfs};
+    use crate::{LockKind, LockRequest, OpenAccess, Vfs};
 
-    const ANY: OpenFor = OpenFor { read: true, write: true, execute: false, append: false };
+    const ANY: OpenAccess = OpenAccess { read: true, write: true, execute: false, append: false };
 
     fn lock(kind: LockKind, owner: u64) -> LockRequest {
         LockRequest { kind, owner, exclusive: true, start: 0, end: u64::MAX, pid: 1 }

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use chunk::Written;
-use ops::{Append, Open, OpenFor, Opened};
+use ops::{Append, Open, OpenAccess, Opened};
 use types::{ChunkIndex, Errno, FileType, Ino, Time};
 
 use crate::access_check::Perm;
 use crate::base::Base;
 use crate::caller::Caller;
-use crate::fencing::Within;
+use crate::fencing::InSession;
 use crate::flush::data_error;
 use crate::open::OpenFile;
 
@@ -38,9 +38,9 @@ impl Files {
     /// denies the access; EISDIR if the inode is a directory; EINVAL if it is another inode that is not a
     /// regular file; ESTALE if the kernel checked outdated permissions and the caller's credential cannot be
     /// read; EACCES if the current permissions deny the access.
-    pub fn open(&self, caller: &Caller<'_>, ino: Ino, what_for: OpenFor) -> Result<bool, Errno> {
+    pub fn open(&self, caller: &Caller<'_>, ino: Ino, open_access: OpenAccess) -> Result<bool, Errno> {
         self.add_handle(ino);
-        let opened = self.check_open(caller, ino, what_for);
+        let opened = self.check_open(caller, ino, open_access);
         if opened.is_err() {
             self.close(ino)?;
         }
@@ -52,23 +52,26 @@ impl Files {
         self.base.open.open(ino, || self.base.new_buffer())
     }
 
-    fn check_open(&self, caller: &Caller<'_>, ino: Ino, what_for: OpenFor) -> Result<bool, Errno> {
+    fn check_open(&self, caller: &Caller<'_>, ino: Ino, open_access: OpenAccess) -> Result<bool, Errno> {
         // `getattr` may still find a deleted inode, but it cannot be opened.
         let Opened { inode, append_only } =
-            self.base.meta.run(&Open { ino, what_for }, &self.base.access.authority(caller))?;
+            self.base.meta.run(&Open { ino, open_access }, &self.base.access.authority(caller))?;
         match inode.kind {
             FileType::Regular => {}
             FileType::Directory => return Err(Errno::EISDIR),
             _ => return Err(Errno::EINVAL),
         }
-        let wanted =
-            [(what_for.read, Perm::READ), (what_for.write, Perm::WRITE), (what_for.execute, Perm::EXECUTE)];
+        let wanted = [
+            (open_access.read, Perm::READ),
+            (open_access.write, Perm::WRITE),
+            (open_access.execute, Perm::EXECUTE),
+        ];
         let want = wanted
             .into_iter()
             .filter(|(requested, _)| *requested)
             .fold(Perm::NONE, |all, (_, perm)| all | perm);
-        self.base.admit_by_kernel(caller, &inode, want)?;
-        self.base.access.admit_posix(caller, &inode, want)?;
+        self.base.check_by_kernel(caller, &inode, want)?;
+        self.base.access.check_posix(caller, &inode, want)?;
         Ok(append_only)
     }
 
@@ -143,14 +146,14 @@ impl Files {
         let mut data = file.lock();
         for _ in 0..MAX_ROUNDS {
             self.base.fencing.session_of(&file, &mut data)?;
-            data.hold.get_or_insert_with(|| self.base.slices.hold());
+            data.allocation_guard.get_or_insert_with(|| self.base.slices.guard());
             match data.buffer.write(offset, bytes).map_err(failed)? {
                 Written::Buffered => {
                     file.set_dirty(end, Time::now());
                     return Ok(());
                 }
                 Written::Full => self.base.flush_locked(&file, &mut data)?,
-                Written::Crowded => {
+                Written::BudgetUsedByOthers => {
                     // Hold no file's lock while other files are flushed: two writers that flush each other's
                     // file would deadlock.
                     drop(data);
@@ -162,7 +165,7 @@ impl Files {
         // Other writers took the room each time. This write goes beyond the budget, but is stored before the
         // call returns.
         self.base.fencing.session_of(&file, &mut data)?;
-        data.hold.get_or_insert_with(|| self.base.slices.hold());
+        data.allocation_guard.get_or_insert_with(|| self.base.slices.guard());
         data.buffer.write_beyond(offset, bytes).map_err(failed)?;
         file.set_dirty(end, Time::now());
         self.base.flush_locked(&file, &mut data)
@@ -179,12 +182,12 @@ impl Files {
         self.base.flush_locked(&file, &mut data)?;
         let session = self.base.fencing.session_of(&file, &mut data)?;
         data.rows.clear();
-        let _hold = self.base.slices.hold();
+        let _guard = self.base.slices.guard();
         let len = u32::try_from(bytes.len()).map_err(|_| Errno::EINVAL)?;
         let size = self.base.attributes.inode(ino)?.size.saturating_add(u64::from(len));
         let (source, slices) = self.base.store_bytes(bytes.to_vec(), self.base.inline_limit(size))?;
         let offset =
-            self.base.commits.commit_rows(&Within(session, &Append { ino, source, len }), &slices)?;
+            self.base.commits.commit_rows(&InSession(session, &Append { ino, source, len }), &slices)?;
         self.base.candidates.note(ino, ChunkIndex::of(offset).0, 1);
         Ok(offset)
     }
@@ -199,8 +202,8 @@ impl Files {
     /// that fills it is answered, and during a WRITE that it sends from its cache.
     pub fn forget_overwritten(&self, ino: Ino, offset: u64, len: u64) {
         if self.base.open.get(ino).is_some_and(|file| file.is_cached()) {
-            self.base.caches.forget_attributes(ino);
-            self.base.caches.forget_range(ino, offset, len);
+            self.base.caches.invalidate_attributes(ino);
+            self.base.caches.invalidate_range(ino, offset, len);
         }
     }
 

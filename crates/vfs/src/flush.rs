@@ -6,13 +6,13 @@
 use std::collections::BTreeSet;
 
 use chunk::{ChunkError, Staged, WriteBuffer};
-use client::{Doubt, Failure};
+use client::{Failure, InDoubtTxn};
 use ops::{GetSlices, Write};
 use types::{ChunkIndex, Errno, Ino, SessionId, Slice, SliceId, SliceSource};
 
 use crate::base::Base;
 use crate::caller::BY_KERNEL;
-use crate::fencing::Within;
+use crate::fencing::InSession;
 use crate::open::{DoubtfulFlush, FileData, OpenFile};
 
 impl Base {
@@ -87,7 +87,7 @@ impl Base {
             // A truncation may have dropped the dirty data. That data must not extend the size that the file shows
             // any more.
             file.set_clean();
-            data.hold = None;
+            data.allocation_guard = None;
             return match data.buffer.take_error() {
                 Some(error) => Err(data_error(file.ino, 0, &error)),
                 None => Ok(()),
@@ -110,14 +110,14 @@ impl Base {
         data: &mut FileData,
         op: Write,
         staged: Staged,
-        mut doubt: Option<Doubt>,
+        mut in_doubt: Option<InDoubtTxn>,
     ) -> Result<(), Errno> {
-        let done = self.commits.commit_rows_once(&Within(session, &op), &staged.slices(), &mut doubt);
-        match (&done, doubt) {
+        let done = self.commits.commit_rows_once(&InSession(session, &op), &staged.slices(), &mut in_doubt);
+        match (&done, in_doubt) {
             (Ok(()), _) => self.flushed(data, &op, &staged),
-            (Err(_), Some(doubt)) => {
+            (Err(_), Some(in_doubt)) => {
                 data.rows.clear();
-                data.in_doubt = Some(DoubtfulFlush { op, staged, doubt });
+                data.in_doubt = Some(DoubtfulFlush { op, staged, in_doubt });
             }
             (Err(_), None) => {}
         }
@@ -127,7 +127,7 @@ impl Base {
     fn flushed(&self, data: &mut FileData, op: &Write, staged: &Staged) {
         data.buffer.committed(staged);
         if !data.buffer.is_dirty() {
-            data.hold = None;
+            data.allocation_guard = None;
         }
         data.rows.clear();
         for (chunk, _) in &staged.rows {
@@ -138,9 +138,9 @@ impl Base {
     /// Settles earlier flushes that are in doubt, if there are any.
     fn settle_flush(&self, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
         self.abandoned.settle(Some(file.ino))?;
-        let Some(DoubtfulFlush { op, staged, doubt }) = data.in_doubt.take() else { return Ok(()) };
-        if !self.meta.is_forgotten(&doubt) {
-            return self.commit_flush(doubt.session(), data, op, staged, Some(doubt));
+        let Some(DoubtfulFlush { op, staged, in_doubt }) = data.in_doubt.take() else { return Ok(()) };
+        if !self.meta.is_forgotten(&in_doubt) {
+            return self.commit_flush(in_doubt.session(), data, op, staged, Some(in_doubt));
         }
         // The database may have dropped the result of this operation id, so a retry could name the slices
         // twice. If no row names them, store the bytes as new slices, which the next flush names.
@@ -153,7 +153,7 @@ impl Base {
             Err(errno) => Err(errno),
         };
         if settled.is_err() {
-            data.in_doubt = Some(DoubtfulFlush { op, staged, doubt });
+            data.in_doubt = Some(DoubtfulFlush { op, staged, in_doubt });
         }
         settled
     }
@@ -169,7 +169,7 @@ impl Base {
         let chunks: BTreeSet<ChunkIndex> = op.slices.iter().map(|(chunk, _)| *chunk).collect();
         for chunk in chunks {
             let rows = match self.meta.run(&GetSlices { ino: op.ino, chunk }, &BY_KERNEL) {
-                Err(Failure::Refused(Errno::ESTALE)) => return Ok(false),
+                Err(Failure::Operation(Errno::ESTALE)) => return Ok(false),
                 rows => rows?,
             };
             if rows.iter().filter_map(slice).any(|id| slices.contains(&id)) {

@@ -28,9 +28,9 @@ use crate::vfs::Vfs;
 pub const FORMAT: u32 = 2;
 
 /// How long the background threads may take to end. They end after their present request.
-const THREADS_END_IN: Duration = Duration::from_secs(10);
+const THREADS_END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long written data may take to be stored while requests wait.
-const STORED_IN: Duration = Duration::from_secs(20);
+const STORE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A mount, as one process describes it to the next.
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,8 +65,8 @@ impl Vfs {
             "a tool copies a tree, compacts a file or counts a quota through this mount".to_owned()
         })?;
         let hand_over = HandOver { vfs: self, _tools: tools };
-        hand_over.within(STORED_IN, |lifecycle| lifecycle.settle_all())?;
-        if !self.lifecycle.pause_threads(false, THREADS_END_IN) {
+        hand_over.within(STORE_TIMEOUT, |lifecycle| lifecycle.settle_all())?;
+        if !self.lifecycle.pause_threads(false, THREADS_END_TIMEOUT) {
             return Err("the database or the object store does not answer the background threads".into());
         }
         Ok(hand_over)
@@ -116,7 +116,7 @@ impl HandOver<'_> {
     /// Why the mount cannot be handed over now.
     pub fn describe(&self) -> Result<MountState, String> {
         let base = &self.vfs.base;
-        self.within(STORED_IN, |lifecycle| {
+        self.within(STORE_TIMEOUT, |lifecycle| {
             lifecycle.settle_all()?;
             // Other mounts of this machine would treat the journal of the ended process as that of an ended mount,
             // but this mount continues in another process.
@@ -126,7 +126,7 @@ impl HandOver<'_> {
             lifecycle.session.set_leaving(true);
             lifecycle.session.renew().map_err(Errno::from)
         })?;
-        if !self.vfs.lifecycle.pause_threads(true, THREADS_END_IN) {
+        if !self.vfs.lifecycle.pause_threads(true, THREADS_END_TIMEOUT) {
             return Err("the database does not answer".into());
         }
         let files = base.open.describe().ok_or("data that was written to open files cannot be stored")?;
@@ -204,7 +204,8 @@ impl Lifecycle {
                 done = done.and(self.base.flush_locked(&file, &mut data));
             }
         }
-        done = done.and(self.locks.clean()).and(self.base.accesses.write()).and(self.base.reap_orphans());
+        done =
+            done.and(self.locks.clean()).and(self.base.pending_atimes.write()).and(self.base.reap_orphans());
         done = done.and(self.base.meta.give_back().map_err(Errno::from));
         if self.base.meta.is_in_doubt() {
             // The operation in doubt may be in the current term. The first call only begins the next term, and the
@@ -279,7 +280,7 @@ mod tests {
         let (more, _) = list(&next, dir, position, 9);
         names.extend(more);
         assert_eq!(names, [".", "..", "kept"]);
-        other.files.open(&root(), kept, crate::OpenFor { read: true, ..Default::default() }).unwrap();
+        other.files.open(&root(), kept, crate::OpenAccess { read: true, ..Default::default() }).unwrap();
         assert_eq!(other.locks.take_lock(kept, 7, LOCK, false), Err(Errno::EAGAIN));
         next.locks.unlock_handle(kept, 7, None).unwrap();
         assert_eq!(other.locks.take_lock(kept, 7, LOCK, false), Ok(Locked::Granted));
@@ -297,7 +298,7 @@ mod tests {
         old.lifecycle.start_threads().unwrap();
         let ino = make(&old, "f");
         old.files.write(ino, 0, &[1; 300_000]).unwrap();
-        shared.faults.add(StoreCall::Put, Fault::Refuse(Errno::ENOSPC), 1000);
+        shared.faults.add(StoreCall::Put, Fault::Fail(Errno::ENOSPC), 1000);
         let why = old.begin_hand_over().map(drop).unwrap_err();
         assert!(why.contains("cannot be stored") && why.contains("ENOSPC"), "{why}");
         shared.faults.clear();

@@ -60,7 +60,7 @@ const RUNS: [(&str, Run); 6] = [
 ];
 
 /// How often [`Lifecycle::pause_threads`] checks whether the threads have ended.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Lifecycle {
     /// Starts those background threads of a session that do not run yet. The session has begun. The threads end
@@ -112,7 +112,7 @@ impl Lifecycle {
             if Instant::now() >= until {
                 return false;
             }
-            host::sleep(LOOK_EVERY);
+            host::sleep(POLL_INTERVAL);
         }
     }
 
@@ -167,7 +167,8 @@ impl Lifecycle {
             }
             let mut done = Ok(());
             if flushed.elapsed() >= FLUSH_EVERY {
-                done = self.base.flush_all().and(self.base.accesses.write()).and(self.base.reap_orphans());
+                done =
+                    self.base.flush_all().and(self.base.pending_atimes.write()).and(self.base.reap_orphans());
                 flushed = Instant::now();
             }
             if settings_read.elapsed() >= SETTINGS_EVERY {

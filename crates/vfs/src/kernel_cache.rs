@@ -7,7 +7,7 @@
 //! The kernel does not keep all attributes that it is given. If a notification about an inode, or another
 //! reply, arrives between the start of a request and its reply, the kernel drops the attributes in the reply
 //! (`fuse_change_attributes`, `attr_version`) and keeps the old ones. So a revision that replaces another one
-//! counts only if no notification and no other revision came in the time [`CALM`] before it, and no
+//! counts only if no notification and no other revision came in the time [`SETTLE_TIME`] before it, and no
 //! notification comes in the same time after it. Otherwise the daemon assumes that the kernel has no revision,
 //! and checks permissions itself.
 
@@ -28,7 +28,7 @@ type Shard = HashMap<Ino, KernelInode>;
 
 /// A request takes less time than this, from its start in the kernel until the kernel has applied the reply,
 /// unless the database hangs.
-const CALM: Duration = Duration::from_secs(1);
+const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// The inodes that the kernel holds.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct KernelCache {
 struct KernelInode {
     access_rev: u64,
     /// Whether the kernel certainly has this revision, not an older one.
-    is_sure: bool,
+    is_certain: bool,
     /// The value of [`KernelCache::moment`] from which this revision counts.
     since: u64,
     /// When the kernel was first given this revision.
@@ -56,8 +56,8 @@ struct KernelInode {
 }
 
 impl KernelInode {
-    fn is_calm(&self, now: Instant) -> bool {
-        let is_past = |moment: Instant| now.saturating_duration_since(moment) > CALM;
+    fn is_stable(&self, now: Instant) -> bool {
+        let is_past = |moment: Instant| now.saturating_duration_since(moment) > SETTLE_TIME;
         is_past(self.changed) && self.forgotten.is_none_or(is_past)
     }
 }
@@ -70,26 +70,27 @@ impl Default for KernelCache {
 
 impl KernelCache {
     /// Records that a reply gives the kernel a revision, and `lookups` references to the inode.
-    pub(crate) fn give(&self, ino: Ino, access_rev: u64, lookups: u64, now: Instant) {
+    pub(crate) fn record_sent(&self, ino: Ino, access_rev: u64, lookups: u64, now: Instant) {
         let mut shard = self.shard(ino);
         // The kernel creates its inode from the first reply, even if a notification arrived before that
         // reply.
         let inode = shard.entry(ino).or_insert_with(|| self.first(access_rev, now));
-        let (was_calm, is_other) = (inode.is_calm(now), inode.access_rev != access_rev);
+        let (was_stable, is_other) = (inode.is_stable(now), inode.access_rev != access_rev);
         if is_other {
             (inode.access_rev, inode.changed, inode.is_replaced) = (access_rev, now, true);
         }
-        if is_other || !inode.is_sure && was_calm {
-            (inode.is_sure, inode.since) = (was_calm, self.next_moment());
+        if is_other || !inode.is_certain && was_stable {
+            (inode.is_certain, inode.since) = (was_stable, self.next_moment());
         }
         inode.lookups = inode.lookups.saturating_add(lookups);
     }
 
-    /// As [`KernelCache::give`], for a reply whose attributes the kernel always applies (`fuse_do_setattr`).
-    pub(crate) fn give_for_sure(&self, ino: Ino, access_rev: u64, now: Instant) {
+    /// As [`KernelCache::record_sent`], for a reply whose attributes the kernel always applies
+    /// (`fuse_do_setattr`).
+    pub(crate) fn record_applied(&self, ino: Ino, access_rev: u64, now: Instant) {
         let mut shard = self.shard(ino);
         let inode = shard.entry(ino).or_insert_with(|| self.first(access_rev, now));
-        if inode.access_rev != access_rev || !inode.is_sure {
+        if inode.access_rev != access_rev || !inode.is_certain {
             let since = self.next_moment();
             *inode = KernelInode { lookups: inode.lookups, since, ..self.first(access_rev, now) };
         }
@@ -99,7 +100,7 @@ impl KernelCache {
         let since = self.next_moment();
         KernelInode {
             access_rev,
-            is_sure: true,
+            is_certain: true,
             since,
             changed: now,
             is_replaced: false,
@@ -115,9 +116,9 @@ impl KernelCache {
     /// Called before the kernel is told to invalidate the attributes.
     pub(crate) fn note_forgotten(&self, ino: Ino, now: Instant) {
         if let Some(inode) = self.shard(ino).get_mut(&ino) {
-            if inode.is_replaced && now.saturating_duration_since(inode.changed) <= CALM {
+            if inode.is_replaced && now.saturating_duration_since(inode.changed) <= SETTLE_TIME {
                 // The kernel may not have applied the reply with this revision yet.
-                inode.is_sure = false;
+                inode.is_certain = false;
             }
             inode.forgotten = Some(now);
         }
@@ -126,7 +127,7 @@ impl KernelCache {
     /// Whether the kernel was told to invalidate the attributes a short time ago.
     pub(crate) fn is_forgotten(&self, ino: Ino, now: Instant) -> bool {
         let forgotten = self.shard(ino).get(&ino).and_then(|inode| inode.forgotten);
-        forgotten.is_some_and(|moment| now.saturating_duration_since(moment) <= CALM)
+        forgotten.is_some_and(|moment| now.saturating_duration_since(moment) <= SETTLE_TIME)
     }
 
     /// Takes references back; true if the kernel no longer holds the inode.
@@ -147,12 +148,12 @@ impl KernelCache {
 
     /// The revision that the kernel has, if that is certain.
     pub(crate) fn revision(&self, ino: Ino) -> Option<u64> {
-        self.shard(ino).get(&ino).filter(|inode| inode.is_sure).map(|inode| inode.access_rev)
+        self.shard(ino).get(&ino).filter(|inode| inode.is_certain).map(|inode| inode.access_rev)
     }
 
     /// The revisions that the kernel has now.
-    pub(crate) fn held(&self) -> Held<'_> {
-        Held { cache: self, moment: self.moment.load(Ordering::Acquire) }
+    pub(crate) fn held(&self) -> RevisionsAsOf<'_> {
+        RevisionsAsOf { cache: self, moment: self.moment.load(Ordering::Acquire) }
     }
 
     /// All inodes with their lookup counts.
@@ -166,7 +167,8 @@ impl KernelCache {
 
     /// Adds an inode that another process has looked up for the kernel. Which revision the kernel has is not known.
     pub(crate) fn restore(&self, ino: Ino, lookups: u64, now: Instant) {
-        let unknown = KernelInode { is_sure: false, is_replaced: true, lookups, ..self.first(u64::MAX, now) };
+        let unknown =
+            KernelInode { is_certain: false, is_replaced: true, lookups, ..self.first(u64::MAX, now) };
         self.shard(ino).insert(ino, unknown);
     }
 
@@ -187,15 +189,15 @@ impl KernelCache {
 /// The revisions that the kernel had when a request arrived. Revisions that later replies bring do not count,
 /// because the kernel had checked permissions before.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held<'a> {
+pub(crate) struct RevisionsAsOf<'a> {
     cache: &'a KernelCache,
     moment: u64,
 }
 
-impl KernelRevisions for Held<'_> {
+impl KernelRevisions for RevisionsAsOf<'_> {
     fn revision(&self, ino: Ino) -> Option<u64> {
         let inode = self.cache.shard(ino).get(&ino).copied();
-        inode.filter(|inode| inode.is_sure && inode.since <= self.moment).map(|inode| inode.access_rev)
+        inode.filter(|inode| inode.is_certain && inode.since <= self.moment).map(|inode| inode.access_rev)
     }
 }
 
@@ -205,20 +207,20 @@ mod tests {
 
     const INO: Ino = Ino(7);
 
-    fn held(cache: &KernelCache) -> Held<'_> {
-        Held { cache, moment: cache.moment.load(Ordering::Acquire) }
+    fn held(cache: &KernelCache) -> RevisionsAsOf<'_> {
+        RevisionsAsOf { cache, moment: cache.moment.load(Ordering::Acquire) }
     }
 
     #[test]
     fn inode_is_held_until_every_lookup_is_forgotten() {
         let (cache, now) = (KernelCache::default(), Instant::now());
-        cache.give(INO, 1, 1, now);
-        cache.give(INO, 1, 0, now);
-        cache.give(INO, 1, 1, now);
+        cache.record_sent(INO, 1, 1, now);
+        cache.record_sent(INO, 1, 0, now);
+        cache.record_sent(INO, 1, 1, now);
         assert!(!cache.forget_lookups(INO, 1));
         assert_eq!(cache.revision(INO), Some(1));
         // A lookup is answered while FORGET for all earlier ones is in flight.
-        cache.give(INO, 1, 1, now);
+        cache.record_sent(INO, 1, 1, now);
         assert!(!cache.forget_lookups(INO, 1));
         assert_eq!((cache.revision(INO), cache.all()), (Some(1), vec![INO]));
         assert!(cache.forget_lookups(INO, 1));
@@ -230,37 +232,37 @@ mod tests {
     fn revisions_given_after_the_request_do_not_count() {
         let (cache, now) = (KernelCache::default(), Instant::now());
         let before = held(&cache);
-        cache.give(INO, 1, 1, now);
+        cache.record_sent(INO, 1, 1, now);
         let first = held(&cache);
         assert_eq!((before.revision(INO), first.revision(INO)), (None, Some(1)));
-        cache.give(INO, 1, 0, now);
+        cache.record_sent(INO, 1, 0, now);
         assert_eq!(first.revision(INO), Some(1), "the same revision once more");
-        cache.give_for_sure(INO, 2, now);
+        cache.record_applied(INO, 2, now);
         assert_eq!((first.revision(INO), held(&cache).revision(INO)), (None, Some(2)));
     }
 
     #[test]
     fn revisions_that_the_kernel_may_have_dropped_do_not_count() {
         let (cache, born) = (KernelCache::default(), Instant::now());
-        let after = |times: u32| born + CALM * times + Duration::from_millis(u64::from(times));
-        cache.give(INO, 1, 1, born);
+        let after = |times: u32| born + SETTLE_TIME * times + Duration::from_millis(u64::from(times));
+        cache.record_sent(INO, 1, 1, born);
         assert!(!cache.is_forgotten(INO, after(2)));
         cache.note_forgotten(INO, after(2));
         assert_eq!(cache.revision(INO), Some(1), "the kernel uses this revision even after the invalidation");
         // The request may have begun before the notification.
-        cache.give(INO, 2, 0, after(2));
+        cache.record_sent(INO, 2, 0, after(2));
         assert_eq!(cache.revision(INO), None);
         assert!(cache.is_forgotten(INO, after(2)), "the kernel was already told to read them again");
-        cache.give(INO, 2, 0, after(2));
+        cache.record_sent(INO, 2, 0, after(2));
         assert_eq!(cache.revision(INO), None);
-        cache.give(INO, 2, 0, after(4));
+        cache.record_sent(INO, 2, 0, after(4));
         assert_eq!(cache.revision(INO), Some(2));
         // A notification arrives between a reply and the moment when the kernel applies it.
-        cache.give(INO, 3, 0, after(6));
+        cache.record_sent(INO, 3, 0, after(6));
         assert_eq!(cache.revision(INO), Some(3));
         cache.note_forgotten(INO, after(6));
         assert_eq!(cache.revision(INO), None);
-        cache.give_for_sure(INO, 4, after(6));
+        cache.record_applied(INO, 4, after(6));
         assert_eq!(cache.revision(INO), Some(4));
         cache.note_forgotten(INO, after(6));
         assert_eq!(cache.revision(INO), Some(4));

@@ -89,7 +89,7 @@ pub use in_flight::ReplyGuard;
 pub use listings::{DirEntry, DirHandle, DirPosition};
 pub use meta::{AclKind, Lock, LockKind};
 pub use names::MakeRequest;
-pub use ops::{AllocateMode, AtimeMode, Locked, MakeKind, OpenFor, RenameFlags, XattrMode};
+pub use ops::{AllocateMode, AtimeMode, Locked, MakeKind, OpenAccess, RenameFlags, XattrMode};
 pub use ranges::Seek;
 pub use session::{SessionInfo, SessionTimes};
 pub use setattr::AttrChange;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
 
-use client::{Failure, QueueFate};
+use client::{Failure, QueueAtExit};
 use ops::Reap;
 use types::Errno;
 
@@ -100,7 +100,7 @@ impl Lifecycle {
     /// # Errors
     /// The first error; the remaining steps are done even then.
     pub fn sync(&self) -> Result<(), Errno> {
-        let flushed = self.base.flush_all().and(self.base.accesses.write());
+        let flushed = self.base.flush_all().and(self.base.pending_atimes.write());
         flushed.and(self.base.commits.make_durable())
     }
 
@@ -129,17 +129,19 @@ impl Lifecycle {
             let own = self.base.meta.session();
             done = done.and(self.cleanup.drop_locks(|session| Ok(session == own)));
         }
-        done = done.and(self.base.accesses.write()).and(self.cleanup.collect(COLLECT_AT_END, 1, &|| false));
-        match self.base.meta.queue_fate() {
-            QueueFate::Empty => {}
-            QueueFate::Kept => {
+        done =
+            done.and(self.base.pending_atimes.write())
+                .and(self.cleanup.collect(COLLECT_AT_END, 1, &|| false));
+        match self.base.meta.queue_at_exit() {
+            QueueAtExit::Empty => {}
+            QueueAtExit::Kept => {
                 tracing::error!(
                     session = %self.base.meta.session(), seconds = self.base.times.remove_after.as_secs(),
                     "changes that were answered are not committed. They stay in the journal of this mount: mount the volume again on this machine, which commits them, before other mounts remove this session"
                 );
                 return done;
             }
-            QueueFate::Lost(changes) => {
+            QueueAtExit::Lost(changes) => {
                 tracing::error!(changes, "changes that were answered could not be committed and are lost");
                 done = done.and(Err(Errno::EIO));
             }
@@ -191,7 +193,7 @@ mod tests {
         engine.arm(true);
         assert!(vfs.lifecycle.end().is_err());
         engine.arm(false);
-        assert_eq!(vfs.meta().queue_fate(), QueueFate::Kept);
+        assert_eq!(vfs.meta().queue_at_exit(), QueueAtExit::Kept);
         drop(vfs);
         let next = mount_with(engine, options);
         assert_eq!(next.names.lookup(&root(), dir, b"f").unwrap().unwrap().ino, file);

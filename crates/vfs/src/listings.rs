@@ -73,14 +73,14 @@ struct NameWindow {
     all: Option<(Generation, Vec<(Name, Dirent)>)>,
     /// How many names before those in `shown` were dropped.
     dropped: usize,
-    held_names: HeldNames,
+    buffered_names: BufferedNames,
 }
 
 impl NameWindow {
     /// Starts again at the beginning.
     fn rewind(&mut self) {
-        let held_names = std::mem::take(&mut self.held_names);
-        *self = NameWindow { held_names, ..NameWindow::default() };
+        let buffered_names = std::mem::take(&mut self.buffered_names);
+        *self = NameWindow { buffered_names, ..NameWindow::default() };
     }
 
     /// Drops names that the caller has passed, and the entries collected for the cache.
@@ -99,12 +99,12 @@ impl NameWindow {
 
 /// The number of names that one open directory holds, as part of the number that all open directories hold.
 #[derive(Debug, Default)]
-struct HeldNames {
+struct BufferedNames {
     total: Option<Arc<AtomicUsize>>,
     own: usize,
 }
 
-impl HeldNames {
+impl BufferedNames {
     fn set(&mut self, now: usize) {
         if let Some(total) = &self.total {
             total.fetch_add(now, Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl HeldNames {
     }
 }
 
-impl Drop for HeldNames {
+impl Drop for BufferedNames {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -210,13 +210,13 @@ impl OpenListings {
         if !inode.kind.is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        self.base.admit_by_kernel(caller, &inode, Perm::READ)?;
-        self.base.access.admit(caller, ino, Mask::LIST_DIRECTORY)?;
-        self.base.access.admit_posix(caller, &inode, Perm::READ)?;
+        self.base.check_by_kernel(caller, &inode, Perm::READ)?;
+        self.base.access.check_access(caller, ino, Mask::LIST_DIRECTORY)?;
+        self.base.access.check_posix(caller, &inode, Perm::READ)?;
         let handle = DirHandle(self.next_dir.fetch_add(1, Ordering::Relaxed));
         let viewer = if self.hides_unreadable() { Some(caller.identity()?.clone()) } else { None };
-        let held_names = HeldNames { total: Some(Arc::clone(&self.listed)), own: 0 };
-        let names = Mutex::new(NameWindow { held_names, ..NameWindow::default() });
+        let buffered_names = BufferedNames { total: Some(Arc::clone(&self.listed)), own: 0 };
+        let names = Mutex::new(NameWindow { buffered_names, ..NameWindow::default() });
         let dir = OpenDir { ino, parent: inode.parent, viewer, names };
         host::write(&self.dirs).insert(handle, Arc::new(dir));
         Ok(handle)
@@ -251,8 +251,8 @@ impl OpenListings {
         let mut dirs = host::write(&self.dirs);
         for dir in state.dirs {
             let viewer = dir.viewer.as_ref().map(|viewer| viewer.identity(&credentials));
-            let mut held_names = HeldNames { total: Some(Arc::clone(&self.listed)), own: 0 };
-            held_names.set(dir.shown.len());
+            let mut buffered_names = BufferedNames { total: Some(Arc::clone(&self.listed)), own: 0 };
+            buffered_names.set(dir.shown.len());
             let names = NameWindow {
                 shown: dir.shown,
                 last: dir.last,
@@ -260,7 +260,7 @@ impl OpenListings {
                 at_end: dir.at_end,
                 all: None,
                 dropped: dir.dropped as usize,
-                held_names,
+                buffered_names,
             };
             let open = OpenDir { ino: dir.ino, parent: dir.parent, viewer, names: Mutex::new(names) };
             dirs.insert(DirHandle(dir.handle), Arc::new(open));
@@ -312,13 +312,13 @@ impl OpenListings {
                 }
                 let more = self.read_more(&dir, &mut names, attrs);
                 let held = names.held();
-                names.held_names.set(held);
+                names.buffered_names.set(held);
                 if !more? {
                     return Ok(());
                 }
                 if self.listed.load(Ordering::Relaxed) > HELD_BOUND {
                     names.rewind();
-                    names.held_names.set(0);
+                    names.buffered_names.set(0);
                     return Err(Errno::ENOMEM);
                 }
             }
@@ -424,7 +424,7 @@ impl OpenListings {
         let Some(inode) = inode else { return Ok(false) };
         match self.base.access.may_read(viewer, inode) {
             Ok(shown) => Ok(shown),
-            Err(Failure::Refused(_)) => Ok(false),
+            Err(Failure::Operation(_)) => Ok(false),
             Err(failure) => Err(failure.into()),
         }
     }

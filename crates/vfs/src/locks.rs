@@ -15,7 +15,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use client::{Doubt, Failure};
+use client::{Failure, InDoubtTxn};
 use meta::{Lock, LockKind, LockOwner};
 use ops::{FindLock, Locked, StopWaiting, TakeLock, Unlock};
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ use types::{Errno, Ino};
 
 use crate::base::Base;
 use crate::caller::BY_KERNEL;
-use crate::fencing::Within;
+use crate::fencing::InSession;
 use crate::granted::{Granted, LockRequest};
 use crate::open::{DataVersion, OpenFile};
 
@@ -83,12 +83,12 @@ struct Leftover {
 struct Todo {
     /// The request to cancel ([`Meta::cancel`](client::Meta::cancel)): it may still be granted, or release locks. The
     /// cancellation is the first step.
-    doubt: Option<Doubt>,
-    then: Then,
+    in_doubt: Option<InDoubtTxn>,
+    follow_up: FollowUp,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum Then {
+enum FollowUp {
     #[default]
     Nothing,
     /// Release all locks of the owner on this file.
@@ -213,10 +213,10 @@ impl Locks {
             return answer();
         }
         // The last holder may have changed the file on another mount, and this mount may not be notified yet.
-        self.base.meta.outdate(ino);
+        self.base.meta.invalidate(ino);
         // A directory has no pages.
         let Some(file) = self.base.open.get(ino) else {
-            caches.forget_attributes(ino);
+            caches.invalidate_attributes(ino);
             return answer();
         };
         let before = file.dropped();
@@ -231,13 +231,13 @@ impl Locks {
             all.grants.renew(ino);
             answer();
         };
-        caches.forget_content_then(ino, Box::new(answer));
+        caches.invalidate_content_then(ino, Box::new(answer));
     }
 
     /// Cancels a request for which [`Self::take_lock`] returned [`Locked::Waiting`], without a request to the database.
     /// The record of the wait is removed by [`Self::remove_ended_waits`], or before the owner requests a lock.
     pub fn stop_waiting(&self, request: LockRequest) {
-        self.leave(self.lock_of(request).owner, Todo { doubt: None, then: Then::StopWaiting });
+        self.leave(self.lock_of(request).owner, Todo { in_doubt: None, follow_up: FollowUp::StopWaiting });
     }
 
     /// Removes the records of waits that have ended, and the other leftovers of failed calls, until a request fails. So
@@ -305,16 +305,16 @@ impl Locks {
     /// Releases all locks of an owner that has closed the file. If that fails, it is tried again later.
     fn unlock_all(&self, ino: Ino, kind: LockKind, owner: u64) -> Result<(), Errno> {
         let owner = self.lock_of(all_of(kind, owner)).owner;
-        self.leave(owner, Todo { doubt: None, then: Then::Release(ino) });
+        self.leave(owner, Todo { in_doubt: None, follow_up: FollowUp::Release(ino) });
         self.settle(owner)
     }
 
     fn release(&self, ino: Ino, request: LockRequest) -> Result<(), Errno> {
         let Lock { owner, start, end, .. } = self.lock_of(request);
         self.settle(owner)?;
-        let mut doubt = None;
+        let mut in_doubt = None;
         let released =
-            self.base.meta.run_cancelable(&Unlock { ino, owner, start, end }, &BY_KERNEL, &mut doubt);
+            self.base.meta.run_cancelable(&Unlock { ino, owner, start, end }, &BY_KERNEL, &mut in_doubt);
         match released {
             // The locks were lost with the session.
             Ok(()) | Err(Failure::Fenced(_)) => {
@@ -322,7 +322,7 @@ impl Locks {
                 Ok(())
             }
             Err(failure) => {
-                self.leave(owner, Todo { doubt, then: Then::Nothing });
+                self.leave(owner, Todo { in_doubt, follow_up: FollowUp::Nothing });
                 Err(failure.into())
             }
         }
@@ -358,19 +358,19 @@ impl Locks {
 
     fn undo(&self, owner: LockOwner, todo: &mut Todo) -> Result<(), Errno> {
         let meta = &self.base.meta;
-        meta.cancel(&mut todo.doubt)?;
-        let done = match todo.then {
-            Then::Nothing => return Ok(()),
-            Then::Release(ino) => {
+        meta.cancel(&mut todo.in_doubt)?;
+        let done = match todo.follow_up {
+            FollowUp::Nothing => return Ok(()),
+            FollowUp::Release(ino) => {
                 self.settle_changes(ino)?;
                 let unlock = Unlock { ino, owner, start: 0, end: u64::MAX };
-                meta.run_cancelable(&unlock, &BY_KERNEL, &mut todo.doubt)
+                meta.run_cancelable(&unlock, &BY_KERNEL, &mut todo.in_doubt)
             }
-            Then::StopWaiting => meta.run_cancelable(&StopWaiting(owner), &BY_KERNEL, &mut todo.doubt),
+            FollowUp::StopWaiting => meta.run_cancelable(&StopWaiting(owner), &BY_KERNEL, &mut todo.in_doubt),
         };
-        match (done, todo.then) {
+        match (done, todo.follow_up) {
             // The locks and waits were lost with the session.
-            (Ok(()) | Err(Failure::Fenced(_)), Then::Release(ino)) => {
+            (Ok(()) | Err(Failure::Fenced(_)), FollowUp::Release(ino)) => {
                 self.granted.note_released(ino, all_of(owner.kind, owner.owner));
             }
             (Ok(()) | Err(Failure::Fenced(_)), _) => {}
@@ -391,21 +391,21 @@ impl Locks {
         let lock = Lock { owner: LockOwner { session, ..lock.owner }, ..lock };
         if let Err(errno) = self.settle(lock.owner) {
             if wait {
-                self.leave(lock.owner, Todo { doubt: None, then: Then::StopWaiting });
+                self.leave(lock.owner, Todo { in_doubt: None, follow_up: FollowUp::StopWaiting });
             }
             return Err(errno);
         }
-        let take = Within(session, &TakeLock { ino, lock, wait });
-        let mut doubt = None;
-        let mut outcome = self.base.meta.run_cancelable(&take, &BY_KERNEL, &mut doubt);
+        let take = InSession(session, &TakeLock { ino, lock, wait });
+        let mut in_doubt = None;
+        let mut outcome = self.base.meta.run_cancelable(&take, &BY_KERNEL, &mut in_doubt);
         // The record of a wait that has ended here can look like a deadlock.
-        if matches!(outcome, Err(Failure::Refused(Errno::EDEADLK))) && self.settle_all() == Ok(true) {
-            outcome = self.base.meta.run_cancelable(&take, &BY_KERNEL, &mut doubt);
+        if matches!(outcome, Err(Failure::Operation(Errno::EDEADLK))) && self.settle_all() == Ok(true) {
+            outcome = self.base.meta.run_cancelable(&take, &BY_KERNEL, &mut in_doubt);
         }
-        let is_doubtful = outcome.is_err() && doubt.is_some();
+        let is_doubtful = outcome.is_err() && in_doubt.is_some();
         if is_doubtful {
-            let then = if wait { Then::StopWaiting } else { Then::Nothing };
-            self.leave(lock.owner, Todo { doubt, then });
+            let follow_up = if wait { FollowUp::StopWaiting } else { FollowUp::Nothing };
+            self.leave(lock.owner, Todo { in_doubt, follow_up });
         }
         let outcome = match outcome {
             // The wait continues under the next session.
@@ -513,9 +513,9 @@ mod tests {
 
     use super::*;
     use crate::fixture::{self, NO_WAIT, Shared, make, root};
-    use crate::{OpenFor, Vfs};
+    use crate::{OpenAccess, Vfs};
 
-    const ANY: OpenFor = OpenFor { read: true, write: true, execute: false, append: false };
+    const ANY: OpenAccess = OpenAccess { read: true, write: true, execute: false, append: false };
 
     #[test]
     fn data_that_could_not_be_stored_under_a_lock_never_overwrites_that_of_its_next_holder() {
@@ -536,7 +536,7 @@ mod tests {
             let lock = LockRequest { kind, owner: 1, exclusive: true, start: 0, end: u64::MAX, pid: 1 };
             assert_eq!(first.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
             first.files.write(ino, 0, &vec![b'o'; 300_000]).unwrap();
-            shared.faults.add(StoreCall::Put, Fault::Refuse(Errno::ENOSPC), 1000);
+            shared.faults.add(StoreCall::Put, Fault::Fail(Errno::ENOSPC), 1000);
             release(&first, ino, lock);
             // Another descriptor of the first mount stays open.
             shared.faults.clear();
@@ -561,7 +561,7 @@ mod tests {
             let wanted = LockRequest { exclusive: false, ..exclusive };
             assert_eq!(first.locks.take_lock(ino, 1, exclusive, false), Ok(Locked::Granted));
             first.files.write(ino, 0, &vec![b'n'; 300_000]).unwrap();
-            shared.faults.add(StoreCall::Put, Fault::Refuse(Errno::ENOSPC), 1000);
+            shared.faults.add(StoreCall::Put, Fault::Fail(Errno::ENOSPC), 1000);
             assert_eq!(first.locks.take_lock(ino, 1, wanted, false), Err(Errno::ENOSPC), "{kind:?}");
             next.attributes.getattr(ino).unwrap();
             next.files.open(&root(), ino, ANY).unwrap();

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use meta::{Counter, Inode};
 use ops::{
-    DeletesOnly, Fate, GetByHandle, GetInode, GetParent, Link, Lookup, Make, MakeKind, MakeOrphan, MakeTrash,
-    MayTrash, ReadLink, Rename, RenameFlags, Rmdir, TRASH_NAME, TrashHour, Unlink, Unlinked, Unlinks,
-    Whiteout,
+    DeleteOnlyFile, GetByHandle, GetInode, GetParent, Link, Lookup, Make, MakeKind, MakeOrphan, MakeTrash,
+    ReadLink, Rename, RenameFlags, Rmdir, TRASH_NAME, TrashHour, Unlink, UnlinkOutcome, Unlinked, Unlinks,
+    Whiteout, WithTrash,
 };
 use types::{Caps, Errno, FileType, Ino, Mode, Name, Time};
 
@@ -18,7 +18,7 @@ use crate::attr::Attr;
 use crate::base::Base;
 use crate::caller::{BY_KERNEL, Caller};
 use crate::files::Files;
-use crate::numbers::Numbers;
+use crate::numbers::NumberAllocator;
 use crate::open::UnlinkGuard;
 
 /// The longest target of a symbolic link in bytes: `PATH_MAX` without the NUL.
@@ -43,12 +43,12 @@ pub struct Names {
     base: Arc<Base>,
     files: Arc<Files>,
     /// The numbers of new inodes.
-    inos: Numbers,
+    inos: NumberAllocator,
 }
 
 impl Names {
     pub(crate) fn new(base: &Arc<Base>, files: &Arc<Files>) -> Self {
-        let inos = Numbers::new(&base.meta, Counter::Ino);
+        let inos = NumberAllocator::new(&base.meta, Counter::Ino);
         Names { base: Arc::clone(base), files: Arc::clone(files), inos }
     }
 
@@ -83,9 +83,9 @@ impl Names {
     /// Resolves a file handle whose inode the kernel no longer holds, LOOKUP of `.` (`fuse_get_dentry`).
     ///
     /// # Errors
-    /// Those of [`Self::admit_handle`] and [`GetByHandle`].
+    /// Those of [`Self::check_handle`] and [`GetByHandle`].
     pub fn lookup_by_handle(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
-        self.admit_handle(caller)?;
+        self.check_handle(caller)?;
         Ok(self.base.attributes.attr_of(&self.base.meta.run(&GetByHandle(ino), &BY_KERNEL)?))
     }
 
@@ -93,9 +93,9 @@ impl Names {
     /// the kernel knows the parents.
     ///
     /// # Errors
-    /// Those of [`Self::admit_handle`] and [`GetParent`].
+    /// Those of [`Self::check_handle`] and [`GetParent`].
     pub fn lookup_parent(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
-        self.admit_handle(caller)?;
+        self.check_handle(caller)?;
         Ok(self.base.attributes.attr_of(&self.base.meta.run(&GetParent(ino), &BY_KERNEL)?))
     }
 
@@ -105,7 +105,7 @@ impl Names {
     ///
     /// # Errors
     /// EACCES if the caller lacks the capability, or if its credential cannot be read.
-    fn admit_handle(&self, caller: &Caller<'_>) -> Result<(), Errno> {
+    fn check_handle(&self, caller: &Caller<'_>) -> Result<(), Errno> {
         if self.base.access.kernel_check_suffices() || caller.identity()?.caps.has(Caps::DAC_READ_SEARCH) {
             Ok(())
         } else {
@@ -191,9 +191,9 @@ impl Names {
         let name = Name::new(bytes)?;
         let unlink = |file, open| {
             let op = Unlink { parent, name: name.clone(), open };
-            let op = DeletesOnly { file, op: &op };
+            let op = DeleteOnlyFile { file, op: &op };
             self.trashing(|is_on| {
-                self.base.change_inodes(caller, held, &MayTrash { op: &op, is_on }, [parent])
+                self.base.change_inodes(caller, held, &WithTrash { op: &op, is_on }, [parent])
             })
         };
         self.remove_name(|| self.unlink_guard(parent, &name), unlink)
@@ -207,9 +207,9 @@ impl Names {
         let held = self.base.caches.held_by_kernel();
         let op = Rmdir { parent, name: Name::new(bytes)? };
         let done = self.trashing(|is_on| {
-            self.base.change_inodes(caller, held, &MayTrash { op: &op, is_on }, [parent])
+            self.base.change_inodes(caller, held, &WithTrash { op: &op, is_on }, [parent])
         })?;
-        if done.fate == Fate::Removed {
+        if done.outcome == UnlinkOutcome::Removed {
             self.base.attributes.keep_deleted(&done.inode);
         }
         Ok(())
@@ -240,9 +240,9 @@ impl Names {
         let rename = |file, open| {
             let (name, new_name) = (name.clone(), new_name.clone());
             let op = Rename { parent, name, new_parent, new_name, flags, whiteout, open };
-            let op = DeletesOnly { file, op: &op };
+            let op = DeleteOnlyFile { file, op: &op };
             self.trashing(|is_on| {
-                let op = MayTrash { op: &op, is_on };
+                let op = WithTrash { op: &op, is_on };
                 self.base.change_inodes(caller, held, &op, [parent, new_parent])
             })
         };
@@ -300,7 +300,7 @@ impl Names {
                 Err(Errno::ENOSPC) if !self.base.commits.doubts.exist() => return run(false),
                 Err(_) => None,
             };
-            let Some(Unlinked { fate: Fate::NoTrash, inode }) = unlinked else { return done };
+            let Some(Unlinked { outcome: UnlinkOutcome::NoTrash, inode }) = unlinked else { return done };
             match self.make_trash(inode.uid) {
                 Ok(()) => {}
                 Err(errno @ (Errno::ENOSPC | Errno::EDQUOT | Errno::ENOTDIR | Errno::ENOENT)) => {
@@ -334,7 +334,7 @@ impl Names {
 
     /// Runs an operation that may remove the name of the file that `guard` keeps from being opened. If the
     /// name refers to another file by then, which may be open, the operation fails with EAGAIN
-    /// ([`DeletesOnly`]), and that file is guarded in the next round.
+    /// ([`DeleteOnlyFile`]), and that file is guarded in the next round.
     ///
     /// # Errors
     /// Those of `guard` and `run`; EIO if other mounts gave the name to another file in each round.
@@ -363,8 +363,10 @@ impl Names {
         let file = guard.as_ref().and_then(|guard| guard.file.clone());
         let done = run(guard.as_ref().map(|guard| guard.ino), file.as_ref().map(|file| file.ino));
         match (done.as_ref().ok().and_then(Unlinks::unlinked), &file) {
-            (Some(Unlinked { fate: Fate::Orphan, .. }), Some(file)) => file.set_orphan(true),
-            (Some(Unlinked { fate: Fate::Removed, inode }), _) => self.base.attributes.keep_deleted(inode),
+            (Some(Unlinked { outcome: UnlinkOutcome::Orphan, .. }), Some(file)) => file.set_orphan(true),
+            (Some(Unlinked { outcome: UnlinkOutcome::Removed, inode }), _) => {
+                self.base.attributes.keep_deleted(inode)
+            }
             _ => {}
         }
         drop(guard);
@@ -518,7 +520,7 @@ mod tests {
         let ino = make(&vfs, "f");
         vfs.names.link(&root(), ino, Ino::ROOT, b"g").unwrap();
         vfs.files.write(ino, 0, &[1; 50_000]).unwrap();
-        shared.faults.add(chunk::StoreCall::Put, chunk::Fault::Refuse(Errno::ENOSPC), 1000);
+        shared.faults.add(chunk::StoreCall::Put, chunk::Fault::Fail(Errno::ENOSPC), 1000);
         vfs.names.unlink(&root(), Ino::ROOT, b"g").unwrap();
         assert!(vfs.names.lookup(&root(), Ino::ROOT, b"g").unwrap().is_none());
         assert_eq!(vfs.files.flush(ino), Err(Errno::ENOSPC), "the file's own handle gets the error");

@@ -35,7 +35,7 @@ impl Xattrs {
         let shown = match &projection.acl {
             None if self.has_references => nfs4::minimal(Mode::new(projection.rwx)),
             None => return Ok(None),
-            Some(acl) => acl_ids::posix_here(&self.base.access.ids, acl)?.0,
+            Some(acl) => acl_ids::posix_to_local(&self.base.access.ids, acl)?.0,
         };
         if !self.has_references {
             return Ok(Some(shown));
@@ -49,7 +49,7 @@ impl Xattrs {
     /// # Errors
     /// EOPNOTSUPP if this mount writes no references, or if the ACL may be a projection but refers to no
     /// file; EINVAL if it names an id that has no mapping in the volume; those of
-    /// [`KeepsUnmapped`](ops::KeepsUnmapped) and [`CopyAcl`].
+    /// [`RequireMappedAcl`](ops::RequireMappedAcl) and [`CopyAcl`].
     pub(crate) fn set_posix_over_nfs4(
         &self,
         caller: &Caller<'_>,
@@ -68,7 +68,7 @@ impl Xattrs {
         };
         let copy = CopyAcl { ino, from, kill_sgid };
         let set = self.base.change_for(caller, &self.keeping_unmapped(ino, AclType::Access, &copy));
-        self.base.caches.forget_attributes(ino);
+        self.base.caches.invalidate_attributes(ino);
         set
     }
 
@@ -88,13 +88,13 @@ impl Xattrs {
         let table = match self.base.meta.domains(acl.highest_domain()) {
             // No access decision depends on the table. Identities that it does not resolve show as they are
             // stored.
-            Err(Failure::Refused(errno)) => {
+            Err(Failure::Operation(errno)) => {
                 tracing::error!(%errno, "the volume's table of Windows domains is damaged; identities show as numbers");
                 self.base.meta.domains(0)
             }
             table => table,
         }?;
-        let (here, _) = acl_ids::nfs4_here(&self.base.access.ids, &acl);
+        let (here, _) = acl_ids::nfs4_to_local(&self.base.access.ids, &acl);
         Ok(here.to_xattr(scope, &self.principals.now(table))?)
     }
 
@@ -104,7 +104,7 @@ impl Xattrs {
     /// EOPNOTSUPP if the volume does not have NFSv4 ACLs; those of the wire form; ENOSPC if the volume's table of
     /// domains is full; ETIMEDOUT if a user or group is not known in time; EINVAL if the ACL names an id that has no mapping in the volume; with [`Sids::Mapped`],
     /// EOVERFLOW if a SID of the present ACL is mapped to an id that has no mapping here; those of
-    /// [`KeepsUnmapped`](ops::KeepsUnmapped) and [`SetNfs4Acl`].
+    /// [`RequireMappedAcl`](ops::RequireMappedAcl) and [`SetNfs4Acl`].
     pub(crate) fn set_nfs4_acl(
         &self,
         caller: &Caller<'_>,
@@ -131,7 +131,7 @@ impl Xattrs {
                 return Ok::<_, Errno>(parsed);
             }
             // Only a caller that may set the ACL makes this mount ask for names.
-            self.base.access.admit(caller, ino, Mask::WRITE_ACL).map_err(|errno| match errno {
+            self.base.access.check_access(caller, ino, Mask::WRITE_ACL).map_err(|errno| match errno {
                 Errno::EACCES => Errno::EPERM,
                 errno => errno,
             })?;
@@ -147,7 +147,8 @@ impl Xattrs {
                         let rules = &self.base.meta.volume().sid_rules;
                         let shown = before.mapped(rules).map(|mapped| mapped.acl);
                         // The program has not seen these entries, so it would remove them.
-                        if shown.is_some_and(|shown| acl_ids::nfs4_here(&self.base.access.ids, &shown).1 > 0)
+                        if shown
+                            .is_some_and(|shown| acl_ids::nfs4_to_local(&self.base.access.ids, &shown).1 > 0)
                         {
                             return Err(Errno::EOVERFLOW);
                         }
@@ -166,7 +167,7 @@ impl Xattrs {
         let set = self.base.change_for(caller, &self.keeping_unmapped(ino, AclType::Access, &set));
         // For the kernel this is an ordinary xattr: it keeps its cached mode and ACL unless told to drop
         // them.
-        self.base.caches.forget_attributes(ino);
+        self.base.caches.invalidate_attributes(ino);
         set
     }
 

@@ -1,18 +1,19 @@
 //! New inode and slice numbers, leased from the volume in ranges.
 //!
 //! Blocks are stored before the row that names them, so `limen gc` on another machine may see blocks that no
-//! row names yet. The session's record says from which slice number on that is possible ([`Numbers::first`]).
-//! No slice of this mount that may be stored without a row is below that number, because:
+//! row names yet. The session's record says from which slice number on that is possible
+//! ([`NumberAllocator::first`]). No slice of this mount that may be stored without a row is below that
+//! number, because:
 //!
-//! 1. A thread gets a [`Hold`] before it takes a number, and keeps it until the row is committed or the slice
-//!    is given up. The floor of the hold is the value of `left.start` when the hold began.
+//! 1. A thread gets an [`AllocationGuard`] before it takes a number, and keeps it until the row is committed
+//!    or the slice is given up. The floor of the guard is the value of `left.start` when the guard began.
 //! 2. `left.start` never decreases: numbers are taken from it upwards, a new lease begins at the volume's
-//!    counter or above, and [`Numbers::advance`] raises it to that counter. So a number that is taken under a
-//!    hold is not below the hold's floor, and a number that is taken later is not below the current
+//!    counter or above, and [`NumberAllocator::advance`] raises it to that counter. So a number that is taken
+//!    under a guard is not below the guard's floor, and a number that is taken later is not below the current
 //!    `left.start`.
 //! 3. `first` is the minimum of all floors, `left.start`, and the slice numbers in rows that are queued for a commit.
-//! 4. A commit that was given up in doubt may still arrive and name slices whose hold has ended. So the floor of a hold
-//!    that ends while there is such a commit counts until there is none.
+//! 4. A commit that was given up in doubt may still arrive and name slices whose guard has ended. So the
+//!    floor of a guard that ends while there is such a commit counts until there is none.
 //!
 //! The record may be outdated: then its number is lower, which protects more slices.
 
@@ -29,7 +30,7 @@ use types::Errno;
 const LEASE: u64 = 4096;
 
 #[derive(Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct NumberAllocator {
     meta: Arc<Meta>,
     counter: Counter,
     state: Mutex<State>,
@@ -38,9 +39,9 @@ pub(crate) struct Numbers {
 #[derive(Debug)]
 struct State {
     left: Range<u64>,
-    /// The number of holds per floor.
-    holds: BTreeMap<u64, u64>,
-    /// The lowest floor of the holds that ended while a commit was in doubt.
+    /// The number of guards per floor.
+    guards: BTreeMap<u64, u64>,
+    /// The lowest floor of the guards that ended while a commit was in doubt.
     in_doubt: Option<u64>,
 }
 
@@ -50,21 +51,21 @@ impl State {
         if !meta.is_in_doubt() {
             self.in_doubt = None;
         }
-        self.holds.keys().next().copied().into_iter().chain(self.in_doubt).min()
+        self.guards.keys().next().copied().into_iter().chain(self.in_doubt).min()
     }
 }
 
 /// While this exists, numbers may be in use that no row names yet.
 #[derive(Debug)]
-pub(crate) struct Hold {
-    numbers: Arc<Numbers>,
+pub(crate) struct AllocationGuard {
+    numbers: Arc<NumberAllocator>,
     floor: u64,
 }
 
-impl Numbers {
+impl NumberAllocator {
     pub(crate) fn new(meta: &Arc<Meta>, counter: Counter) -> Self {
-        let state = State { left: 0..0, holds: BTreeMap::new(), in_doubt: None };
-        Numbers { meta: Arc::clone(meta), counter, state: Mutex::new(state) }
+        let state = State { left: 0..0, guards: BTreeMap::new(), in_doubt: None };
+        NumberAllocator { meta: Arc::clone(meta), counter, state: Mutex::new(state) }
     }
 
     /// A number that was never used before in the volume.
@@ -77,11 +78,11 @@ impl Numbers {
         state.left.next().ok_or(Errno::EIO)
     }
 
-    pub(crate) fn hold(self: &Arc<Self>) -> Hold {
+    pub(crate) fn guard(self: &Arc<Self>) -> AllocationGuard {
         let mut state = host::lock(&self.state);
         let floor = state.left.start;
-        *state.holds.entry(floor).or_default() += 1;
-        Hold { numbers: Arc::clone(self), floor }
+        *state.guards.entry(floor).or_default() += 1;
+        AllocationGuard { numbers: Arc::clone(self), floor }
     }
 
     /// The lowest number that may be in use, now or later, although no row names it. See the module
@@ -92,7 +93,7 @@ impl Numbers {
             let floor = state.floor(&self.meta);
             floor.map_or(state.left.start, |floor| floor.min(state.left.start))
         };
-        // Read this after the floors, because a row is queued before the hold on its slices ends.
+        // Read this after the floors, because a row is queued before the guard on its slices ends.
         self.queued().map_or(first, |queued| queued.min(first))
     }
 
@@ -102,8 +103,8 @@ impl Numbers {
         slice.map(|slice| slice.0)
     }
 
-    /// Gives up the rest of the range if there is no hold and other clients have leased numbers since, so that
-    /// an idle mount does not protect the slices of other clients for ever.
+    /// Gives up the rest of the range if there is no guard and other clients have leased numbers since, so
+    /// that an idle mount does not protect the slices of other clients for ever.
     pub(crate) fn advance(&self) -> Result<(), Errno> {
         if host::lock(&self.state).floor(&self.meta).is_some() || self.queued().is_some() {
             return Ok(());
@@ -129,16 +130,16 @@ impl Numbers {
     }
 }
 
-impl Drop for Hold {
+impl Drop for AllocationGuard {
     fn drop(&mut self) {
         let mut state = host::lock(&self.numbers.state);
         if self.numbers.meta.is_in_doubt() {
             state.in_doubt = Some(state.in_doubt.map_or(self.floor, |floor| floor.min(self.floor)));
         }
-        if let Some(count) = state.holds.get_mut(&self.floor) {
+        if let Some(count) = state.guards.get_mut(&self.floor) {
             *count -= 1;
             if *count == 0 {
-                state.holds.remove(&self.floor);
+                state.guards.remove(&self.floor);
             }
         }
     }
@@ -158,14 +159,14 @@ mod tests {
     #[test]
     fn no_number_leased_in_a_lost_session_is_taken_later() {
         let (vfs, _) = fixture::volume(AtimeMode::Never);
-        let numbers = Arc::new(Numbers::new(vfs.meta(), Counter::Slice));
+        let numbers = Arc::new(NumberAllocator::new(vfs.meta(), Counter::Slice));
         let early = numbers.take().unwrap();
-        let hold = numbers.hold();
+        let guard = numbers.guard();
         let next = vfs.meta().read_counter(Counter::Slice).unwrap();
         numbers.discard_lease().unwrap();
-        assert!(numbers.first() <= early + 1, "a hold stays in the record");
+        assert!(numbers.first() <= early + 1, "a guard stays in the record");
         assert!(numbers.take().unwrap() >= next);
-        drop(hold);
+        drop(guard);
         assert!(numbers.first() > next);
     }
 
@@ -202,11 +203,11 @@ mod tests {
     #[test]
     fn first_number_is_never_above_one_in_use() {
         let (vfs, _) = fixture::volume(AtimeMode::Never);
-        let numbers = Arc::new(Numbers::new(vfs.meta(), Counter::Slice));
-        let others = Numbers::new(vfs.meta(), Counter::Slice);
+        let numbers = Arc::new(NumberAllocator::new(vfs.meta(), Counter::Slice));
+        let others = NumberAllocator::new(vfs.meta(), Counter::Slice);
         assert_eq!(numbers.first(), 0);
         numbers.advance().unwrap();
-        let [early, late] = [(); 2].map(|()| (numbers.hold(), numbers.take().unwrap()));
+        let [early, late] = [(); 2].map(|()| (numbers.guard(), numbers.take().unwrap()));
         assert!(early.1 < late.1 && numbers.first() <= early.1);
         others.take().unwrap();
         numbers.advance().unwrap();
@@ -215,9 +216,9 @@ mod tests {
         assert!(numbers.first() <= late.1);
         // A whole lease is used up meanwhile.
         for _ in 0..LEASE {
-            let (hold, number) = (numbers.hold(), numbers.take().unwrap());
+            let (guard, number) = (numbers.guard(), numbers.take().unwrap());
             assert!(numbers.first() <= late.1 && late.1 < number);
-            drop(hold);
+            drop(guard);
         }
         drop(late.0);
         let idle = numbers.first();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
 use chunk::{Staged, WriteBuffer};
-use client::Doubt;
+use client::InDoubtTxn;
 use host::HashMap;
 use meta::Inode;
 use ops::Write;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use types::{ChunkIndex, Errno, Ino, SessionId, Slice, Time};
 
 use crate::attr::Attr;
-use crate::numbers::Hold;
+use crate::numbers::AllocationGuard;
 use crate::readahead::ReadAhead;
 
 /// An inode that is open.
@@ -57,7 +57,7 @@ pub(crate) struct FileData {
     /// The session under which the dirty data was written.
     pub(crate) session: SessionId,
     /// Held from the first dirty byte until all dirty data is committed.
-    pub(crate) hold: Option<Hold>,
+    pub(crate) allocation_guard: Option<AllocationGuard>,
 }
 
 /// The state of the kernel's pages of a file after the kernel last dropped them because a lock was granted.
@@ -88,7 +88,7 @@ impl DataVersion {
 pub(crate) struct DoubtfulFlush {
     pub(crate) op: Write,
     pub(crate) staged: Staged,
-    pub(crate) doubt: Doubt,
+    pub(crate) in_doubt: InDoubtTxn,
 }
 
 impl FileData {
@@ -113,7 +113,7 @@ impl OpenFile {
                 rows: HashMap::default(),
                 ahead: ReadAhead::default(),
                 session: SessionId(0),
-                hold: None,
+                allocation_guard: None,
             }),
             dirty_end: AtomicU64::new(0),
             mtime_nanos: AtomicI64::new(0),
@@ -148,7 +148,7 @@ impl OpenFile {
     pub(crate) fn drop_written(&self, data: &mut FileData) {
         data.in_doubt = None;
         data.buffer.truncate(0);
-        data.hold = None;
+        data.allocation_guard = None;
         self.set_clean();
         let mut dropped = host::lock(&self.dropped);
         *dropped = Dropped { version: None, losses: dropped.losses + 1 };
@@ -279,7 +279,7 @@ struct Shard {
 
 impl Shard {
     /// Locks the shard at a moment when no unlink of this inode is in progress.
-    fn lock_free(&self, ino: Ino) -> MutexGuard<'_, HashMap<Ino, Slot>> {
+    fn lock_when_not_unlinking(&self, ino: Ino) -> MutexGuard<'_, HashMap<Ino, Slot>> {
         let mut slots = host::lock(&self.slots);
         while slots.get(&ino).is_some_and(|slot| slot.unlinking) {
             slots = host::wait(&self.released, &self.slots, slots);
@@ -300,7 +300,7 @@ struct Slot {
 impl OpenTable {
     /// Adds a handle to an inode. Waits while an unlink of it is in progress.
     pub(crate) fn open(&self, ino: Ino, new_buffer: impl FnOnce() -> WriteBuffer) -> Arc<OpenFile> {
-        let mut slots = self.shard(ino).lock_free(ino);
+        let mut slots = self.shard(ino).lock_when_not_unlinking(ino);
         let slot = slots.entry(ino).or_default();
         let file = slot.file.get_or_insert_with(|| {
             self.open.fetch_add(1, Ordering::Relaxed);
@@ -347,7 +347,7 @@ impl OpenTable {
     /// one more handle, which the caller must close.
     pub(crate) fn unlink_guard(&self, ino: Ino) -> UnlinkGuard<'_> {
         let shard = self.shard(ino);
-        let mut slots = shard.lock_free(ino);
+        let mut slots = shard.lock_when_not_unlinking(ino);
         let slot = slots.entry(ino).or_default();
         slot.unlinking = true;
         let file = slot.file.clone();
@@ -361,7 +361,7 @@ impl OpenTable {
     /// being opened until the guard is dropped.
     pub(crate) fn orphan_guard(&self, ino: Ino) -> Option<UnlinkGuard<'_>> {
         let shard = self.shard(ino);
-        let mut slots = shard.lock_free(ino);
+        let mut slots = shard.lock_when_not_unlinking(ino);
         let slot = slots.entry(ino).or_default();
         if let Some(file) = &slot.file {
             file.set_orphan(true);

@@ -24,8 +24,8 @@ const MAX_BYTES: u64 = 8 << 20;
 #[derive(Debug)]
 pub(crate) struct Principals {
     domain: Option<String>,
-    users: Register,
-    groups: Register,
+    users: AccountFile,
+    groups: AccountFile,
     service: NameService,
 }
 
@@ -33,8 +33,8 @@ impl Principals {
     pub(crate) fn new(domain: Option<String>) -> Self {
         Principals {
             domain,
-            users: Register::new("/etc/passwd"),
-            groups: Register::new("/etc/group"),
+            users: AccountFile::new("/etc/passwd"),
+            groups: AccountFile::new("/etc/group"),
             service: NameService::new(),
         }
     }
@@ -147,7 +147,7 @@ impl nfs4::Principals for Named {
 
 /// The users or groups in one of the two files, when it was last read.
 #[derive(Debug)]
-struct Register {
+struct AccountFile {
     path: &'static str,
     read: Mutex<(Option<Stamp>, Arc<NameTable>)>,
 }
@@ -161,9 +161,9 @@ struct NameTable {
     names: HashMap<u32, String>,
 }
 
-impl Register {
+impl AccountFile {
     fn new(path: &'static str) -> Self {
-        Register { path, read: Mutex::default() }
+        AccountFile { path, read: Mutex::default() }
     }
 
     fn now(&self) -> Arc<NameTable> {
@@ -249,9 +249,9 @@ mod tests {
 
     #[test]
     fn file_is_read_only_when_it_changes() {
-        let users = Register::new("/etc/passwd");
+        let users = AccountFile::new("/etc/passwd");
         assert_eq!(users.now().ids.get("root"), Some(&0));
         assert!(Arc::ptr_eq(&users.now(), &users.now()));
-        assert!(Register::new("/nonexistent/passwd").now().ids.is_empty());
+        assert!(AccountFile::new("/nonexistent/passwd").now().ids.is_empty());
     }
 }

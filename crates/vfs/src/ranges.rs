@@ -6,7 +6,7 @@ use ops::{Allocate, AllocateMode, CopyRange, KillPriv};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice};
 
 use crate::caller::Caller;
-use crate::fencing::Within;
+use crate::fencing::InSession;
 use crate::files::Files;
 
 /// The kind of range that lseek(2) seeks.
@@ -38,7 +38,7 @@ impl Files {
         self.base.flush_locked(&file, &mut data)?;
         let session = self.base.fencing.session_of(&file, &mut data)?;
         data.rows.clear();
-        self.base.commits.change(&Within(session, &Allocate { ino, offset, len, mode }))
+        self.base.commits.change(&InSession(session, &Allocate { ino, offset, len, mode }))
     }
 
     /// The first offset from `offset` on that has data ([`Seek::Data`]) or is in a hole ([`Seek::Hole`]). The
@@ -100,7 +100,7 @@ impl Files {
         self.base.flush_locked(&target, &mut data)?;
         let session = self.base.fencing.session_of(&target, &mut data)?;
         data.rows.clear();
-        self.base.commits.change(&Within(session, &CopyRange { from, offset, to, to_offset, len }))
+        self.base.commits.change(&InSession(session, &CopyRange { from, offset, to, to_offset, len }))
     }
 
     /// Clears SUID, SGID and file capabilities before a write if the caller lacks `CAP_FSETID`. In that case, the
@@ -128,7 +128,7 @@ impl Files {
         let changed = self.base.commits.change(&KillPriv(ino));
         // After an error of the database, the mode may have changed.
         if !matches!(changed, Ok(false)) {
-            self.base.caches.forget_attributes(ino);
+            self.base.caches.invalidate_attributes(ino);
         }
         changed.map(drop)
     }

@@ -15,7 +15,7 @@ use types::Ino;
 /// The time for which notifications about a file wait after a lock on it was granted.
 pub(crate) const GRANT_SETTLES: Duration = Duration::from_millis(20);
 /// The longest time for which a grant waits until a notification about its file is written.
-const WRITTEN_IN: Duration = Duration::from_millis(10);
+const WRITE_TIMEOUT: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
 pub(crate) struct RecentGrants {
@@ -46,10 +46,10 @@ pub(crate) enum Part {
 
 impl RecentGrants {
     /// Makes notifications about the file wait from now on. If one is being written, first waits for that, but at most
-    /// for [`WRITTEN_IN`]. Returns whether one waited already: it is dropped, and the caller must send one in its
-    /// place.
+    /// for [`WRITE_TIMEOUT`]. Returns whether one waited already: it is dropped, and the caller must send one
+    /// in its place.
     pub(crate) fn begin(&self, ino: Ino) -> bool {
-        let until = Instant::now() + WRITTEN_IN;
+        let until = Instant::now() + WRITE_TIMEOUT;
         let mut state = host::lock(&self.state);
         loop {
             let now = Instant::now();

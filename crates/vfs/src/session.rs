@@ -13,7 +13,7 @@ use meta::Process;
 use types::{BootInstant, Errno, SessionId, SliceId, Time};
 
 use crate::coherence::NOTIFIED_LIFETIME;
-use crate::numbers::Numbers;
+use crate::numbers::NumberAllocator;
 use crate::process::this_process;
 
 /// The process of a mount, for `limen status`.
@@ -63,7 +63,7 @@ const _: () = {
 #[derive(Debug)]
 pub(crate) struct Session {
     meta: Arc<Meta>,
-    slices: Arc<Numbers>,
+    slices: Arc<NumberAllocator>,
     times: SessionTimes,
     info: OnceLock<SessionInfo>,
     since: Mutex<Time>,
@@ -74,7 +74,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(meta: &Arc<Meta>, slices: &Arc<Numbers>, times: SessionTimes) -> Self {
+    pub(crate) fn new(meta: &Arc<Meta>, slices: &Arc<NumberAllocator>, times: SessionTimes) -> Self {
         Session {
             meta: Arc::clone(meta),
             slices: Arc::clone(slices),

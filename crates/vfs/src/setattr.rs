@@ -1,6 +1,6 @@
 //! Changes of attributes, truncation included.
 //!
-//! Lock order: that of [`Accesses`](crate::atime::Accesses) before an open file's data.
+//! Lock order: that of [`PendingAtimes`](crate::atime::PendingAtimes) before an open file's data.
 
 use acl::idmap::UNMAPPED;
 use ops::SetAttr;
@@ -8,7 +8,7 @@ use types::{Errno, Ino, Mode, Time};
 
 use crate::attr::Attr;
 use crate::caller::Caller;
-use crate::fencing::Within;
+use crate::fencing::InSession;
 use crate::vfs::Vfs;
 
 /// The changes of a SETATTR; `None` leaves an attribute unchanged.
@@ -21,7 +21,7 @@ pub struct AttrChange {
     pub atime: Option<Time>,
     pub mtime: Option<Time>,
     /// The times are set to the current time (`UTIME_NOW`), not to a time that the caller chose.
-    pub is_set_times: bool,
+    pub sets_times_to_now: bool,
     /// The truncation is by a descriptor that is open for writing.
     pub is_open: bool,
     /// The truncating caller lacks `CAP_FSETID`.
@@ -49,7 +49,7 @@ impl Vfs {
             size: change.size_bytes,
             atime: change.atime,
             mtime: change.mtime,
-            is_set_times: change.is_set_times,
+            sets_times_to_now: change.sets_times_to_now,
             is_open: change.is_open,
             // The caller's other groups are not known here. If its primary group is not the file's group,
             // SGID is cleared.
@@ -58,7 +58,7 @@ impl Vfs {
             is_superuser: caller.is_superuser,
         };
         // An earlier read must not overwrite the new atime.
-        let held = change.atime.map(|_| self.base.accesses.hold());
+        let held = change.atime.map(|_| self.base.pending_atimes.hold());
         let changed = match self.base.open.used(ino) {
             // Earlier writes must be committed first: otherwise they would extend the file again, or set
             // their own mtime.
@@ -80,14 +80,14 @@ impl Vfs {
                 }
                 let session = self.base.fencing.session_of(&file, &mut data)?;
                 data.rows.clear();
-                let within = Within(session, &op);
-                let changed = self.base.change_inodes(caller, held_by_kernel, &within, [ino])?;
+                let in_session = InSession(session, &op);
+                let changed = self.base.change_inodes(caller, held_by_kernel, &in_session, [ino])?;
                 if let Some(size) = change.size_bytes
                     && data.buffer.is_dirty()
                 {
                     data.buffer.truncate(size);
                     if !data.buffer.is_dirty() {
-                        data.hold = None;
+                        data.allocation_guard = None;
                     }
                     file.set_truncated(data.buffer.end(), changed.mtime);
                 }
@@ -101,11 +101,11 @@ impl Vfs {
             }
         };
         if held.is_some() {
-            self.base.accesses.forget(ino);
+            self.base.pending_atimes.forget(ino);
         }
         drop(held);
         let attr = self.attributes.after_change(&changed)?;
-        self.caches.note_given_for_sure(&attr);
+        self.caches.note_applied(&attr);
         Ok(attr)
     }
 }
@@ -211,7 +211,7 @@ mod tests {
         let shared = Shared::new();
         let [vfs, other] = [(); 2].map(|()| shared.mount(NO_WAIT));
         let ino = make(&vfs, "f");
-        let full = || shared.faults.add(StoreCall::Put, Fault::Refuse(Errno::ENOSPC), 1000);
+        let full = || shared.faults.add(StoreCall::Put, Fault::Fail(Errno::ENOSPC), 1000);
         let truncate = |size| {
             let cut = AttrChange { size_bytes: Some(size), ..AttrChange::default() };
             let attr = vfs.setattr(&root(), ino, cut).unwrap();

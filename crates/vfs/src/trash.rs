@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn open(vfs: &Vfs, ino: Ino) {
-        let read = crate::OpenFor { read: true, write: false, append: false, execute: false };
+        let read = crate::OpenAccess { read: true, write: false, append: false, execute: false };
         vfs.files.open(&root(), ino, read).unwrap();
     }
 

@@ -73,7 +73,7 @@ impl Vfs {
     }
 
     pub fn atime_mode(&self) -> AtimeMode {
-        self.base.accesses.mode()
+        self.base.pending_atimes.mode()
     }
 
     /// Bytes that programs wrote and that are neither in the object store nor in the metadata yet.

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use acl::nfs4::{Mask, Scope};
 use acl::posix::PosixAcl;
 use meta::{AclKind, Inode};
-use ops::{AclType, GetAcl, GetXattrs, KeepsUnmapped, RemoveXattr, SetAcl, SetXattr, XattrMode};
+use ops::{AclType, GetAcl, GetXattrs, RemoveXattr, RequireMappedAcl, SetAcl, SetXattr, XattrMode};
 use types::{Caps, Errno, Ino};
 
 use crate::access_check::Perm;
 use crate::acl_ids;
 use crate::base::Base;
 use crate::caller::{BY_KERNEL, Caller};
-use crate::kernel_cache::Held;
+use crate::kernel_cache::RevisionsAsOf;
 use crate::principals::Principals;
 
 /// The name of an xattr, by how it is stored.
@@ -101,9 +101,9 @@ impl Xattrs {
             XattrName::Nfs4(scope, sids) => Ok(self.nfs4_acl(caller, ino, scope, sids)?.into()),
             XattrName::Stored(name) => {
                 if name.as_bytes().starts_with(USER) {
-                    self.base.access.admit(caller, ino, Mask::READ_NAMED_ATTRS)?;
+                    self.base.access.check_access(caller, ino, Mask::READ_NAMED_ATTRS)?;
                 }
-                self.admit_reading(caller, ino, &name)?;
+                self.check_reading(caller, ino, &name)?;
                 let xattrs = self.base.meta.run(&GetXattrs(ino), &BY_KERNEL)?;
                 xattrs.get(&name).cloned().ok_or(Errno::ENODATA)
             }
@@ -116,7 +116,7 @@ impl Xattrs {
             return Ok(shown.ok_or(Errno::ENODATA)?.to_xattr().into());
         }
         let acl = self.acl(ino, which)?.ok_or(Errno::ENODATA)?;
-        Ok(acl_ids::posix_here(&self.base.access.ids, &acl)?.0.to_xattr().into())
+        Ok(acl_ids::posix_to_local(&self.base.access.ids, &acl)?.0.to_xattr().into())
     }
 
     /// The names of the xattrs, each followed by NUL, as `listxattr(2)` returns them. The names of the trusted
@@ -202,8 +202,8 @@ impl Xattrs {
     /// # Errors
     /// EOPNOTSUPP if the kernel was told at mount time that the volume has no ACLs. It then never reports
     /// that the SGID bit must be cleared, and before Linux 6.2 it does not check that the caller owns the
-    /// inode. Those of [`SetAcl`] and [`KeepsUnmapped`].
-    fn set_acl(&self, caller: &Caller<'_>, held: Held<'_>, op: &SetAcl) -> Result<(), Errno> {
+    /// inode. Those of [`SetAcl`] and [`RequireMappedAcl`].
+    fn set_acl(&self, caller: &Caller<'_>, held: RevisionsAsOf<'_>, op: &SetAcl) -> Result<(), Errno> {
         if self.base.attributes.kernel_lacks_acls() {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -211,7 +211,7 @@ impl Xattrs {
             self.base.change_inodes(caller, held, &self.keeping_unmapped(op.ino, op.which, op), [op.ino]);
         // The kernel itself invalidates the mode, but a GETATTR in flight could bring the old one back,
         // because `fuse_invalidate_attr` does not change the inode's `attr_version`.
-        self.base.caches.forget_attributes(op.ino);
+        self.base.caches.invalidate_attributes(op.ino);
         set
     }
 
@@ -221,12 +221,12 @@ impl Xattrs {
         ino: Ino,
         which: AclType,
         op: &'a O,
-    ) -> KeepsUnmapped<'a, O> {
-        KeepsUnmapped { ino, which, ids: &self.base.access.ids, unmapped: acl_ids::unmapped, op }
+    ) -> RequireMappedAcl<'a, O> {
+        RequireMappedAcl { ino, which, ids: &self.base.access.ids, unmapped: acl_ids::unmapped, op }
     }
 
     /// Checks that a squashed caller may read an xattr, like `xattr_permission` in the kernel.
-    fn admit_reading(&self, caller: &Caller<'_>, ino: Ino, name: &types::XattrName) -> Result<(), Errno> {
+    fn check_reading(&self, caller: &Caller<'_>, ino: Ino, name: &types::XattrName) -> Result<(), Errno> {
         if !self.base.access.is_squashing() {
             return Ok(());
         }
@@ -235,7 +235,7 @@ impl Xattrs {
                 Err(Errno::ENODATA)
             }
             name if name.starts_with(USER) => {
-                self.base.access.admit_posix(caller, &self.base.attributes.inode(ino)?, Perm::READ)
+                self.base.access.check_posix(caller, &self.base.attributes.inode(ino)?, Perm::READ)
             }
             _ => Ok(()),
         }

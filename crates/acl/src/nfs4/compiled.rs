@@ -87,7 +87,7 @@ impl Compiled {
         }
         let each = [(false, false), (false, true), (true, false), (true, true)];
         let unnamed = each.map(|(owner, group)| {
-            let rules = special.iter().filter(|(who, _)| is_meant(*who, owner, group));
+            let rules = special.iter().filter(|(who, _)| applies_to(*who, owner, group));
             rules.fold(Decision::default(), |decision, (_, rule)| rule.apply(decision)).for_owner(owner)
         });
         let mut compiled = Compiled {
@@ -155,7 +155,7 @@ impl Compiled {
         is_owner: bool,
         in_owning_group: bool,
     ) -> Decision {
-        let special = self.special.iter().filter(|(who, _)| is_meant(*who, is_owner, in_owning_group));
+        let special = self.special.iter().filter(|(who, _)| applies_to(*who, is_owner, in_owning_group));
         rules.extend(special.map(|(_, rule)| rule));
         rules.extend(more);
         rules.sort_unstable_by_key(|rule| rule.at);
@@ -191,7 +191,7 @@ impl Rule {
 }
 
 /// Whether entries for `who` apply to a caller, if `who` is special.
-pub(super) fn is_meant(who: Who, is_owner: bool, in_owning_group: bool) -> bool {
+pub(super) fn applies_to(who: Who, is_owner: bool, in_owning_group: bool) -> bool {
     match who {
         Who::Owner => is_owner,
         Who::Group => in_owning_group,

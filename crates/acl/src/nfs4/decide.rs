@@ -86,9 +86,9 @@ impl Nfs4Acl {
         self.decision_for(|who| caller.matches(who)).for_owner(caller.is_owner)
     }
 
-    /// The decision of the entries for the principals that `is_meant` accepts, read one after the other.
-    pub(super) fn decision_for(&self, is_meant: impl Fn(Who) -> bool) -> Decision {
-        let entries = self.entries().iter().filter(|entry| entry.is_effective() && is_meant(entry.who));
+    /// The decision of the entries for the principals that `applies_to` accepts, read one after the other.
+    pub(super) fn decision_for(&self, applies_to: impl Fn(Who) -> bool) -> Decision {
+        let entries = self.entries().iter().filter(|entry| entry.is_effective() && applies_to(entry.who));
         entries.fold(Decision::default(), Decision::then)
     }
 

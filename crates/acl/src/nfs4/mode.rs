@@ -3,7 +3,7 @@
 use types::{Errno, Mode};
 
 use super::bits::{OF_EVERYONE, OF_OWNER, of_bits};
-use super::compiled::is_meant;
+use super::compiled::applies_to;
 use super::decide::decide_by_mode;
 use super::project::classes;
 use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Who};
@@ -297,7 +297,7 @@ impl Nfs4Acl {
         let mode = Mode::new(self.mode_bits());
         [(true, true), (true, false), (false, true), (false, false)].into_iter().all(
             |(is_owner, in_group)| {
-                let by_acl = self.decision_for(|who| is_meant(who, is_owner, in_group)).for_owner(is_owner);
+                let by_acl = self.decision_for(|who| applies_to(who, is_owner, in_group)).for_owner(is_owner);
                 let by_mode =
                     decide_by_mode(mode, is_dir, Class::of(is_owner, || in_group)).for_owner(is_owner);
                 by_acl.granted == by_mode.granted && !by_acl.denied.has(Mask::DELETE)

@@ -97,23 +97,23 @@ enum Group {
 
 /// The position of an entry, and whether it allows.
 #[derive(Clone, Copy, Debug)]
-struct Said {
+struct EntryEffect {
     at: usize,
     allow: bool,
 }
 
-impl Said {
+impl EntryEffect {
     /// A denial behind all entries.
-    const NOTHING: Said = Said { at: usize::MAX, allow: false };
+    const NOTHING: EntryEffect = EntryEffect { at: usize::MAX, allow: false };
 }
 
 /// The decision list of one permission for callers that no entry names as a user.
 #[derive(Debug, Default)]
 struct List {
     /// The first entry of each group, in order, up to the first entry for everyone.
-    groups: Vec<(Group, Said)>,
+    groups: Vec<(Group, EntryEffect)>,
     /// The first entry for everyone.
-    everyone: Option<Said>,
+    everyone: Option<EntryEffect>,
     /// The positions of the first and the last group entry that allows.
     allowed: Option<(usize, usize)>,
     /// The positions of the first and the last group entry that denies.
@@ -121,21 +121,21 @@ struct List {
 }
 
 impl List {
-    fn end(&self) -> Said {
-        self.everyone.unwrap_or(Said::NOTHING)
+    fn end(&self) -> EntryEffect {
+        self.everyone.unwrap_or(EntryEffect::NOTHING)
     }
 
     /// The entry that ends the list for a user whose own first entry is `own`, whatever the user's groups.
-    fn end_for(&self, own: Option<Said>) -> Said {
+    fn end_for(&self, own: Option<EntryEffect>) -> EntryEffect {
         own.filter(|own| own.at < self.end().at).unwrap_or(self.end())
     }
 
     /// Adds the first entry of a group. Its position is behind those of all groups added before.
-    fn push(&mut self, group: Group, said: Said) {
-        self.groups.push((group, said));
-        let span = if said.allow { &mut self.allowed } else { &mut self.denied };
-        let (first, _) = span.unwrap_or((said.at, said.at));
-        *span = Some((first, said.at));
+    fn push(&mut self, group: Group, effect: EntryEffect) {
+        self.groups.push((group, effect));
+        let span = if effect.allow { &mut self.allowed } else { &mut self.denied };
+        let (first, _) = span.unwrap_or((effect.at, effect.at));
+        *span = Some((first, effect.at));
     }
 
     /// Whether a group entry in front of this position allows (or, with `allow` false, denies).
@@ -151,26 +151,26 @@ impl List {
     }
 
     /// Whether the permission is granted with at least one set of groups.
-    fn is_possible(&self, own: Option<Said>) -> bool {
+    fn is_possible(&self, own: Option<EntryEffect>) -> bool {
         let end = self.end_for(own);
         end.allow || self.any_before(end.at, true)
     }
 
     /// Whether the result is the same whatever the user's groups are.
-    fn is_constant(&self, own: Option<Said>) -> bool {
+    fn is_constant(&self, own: Option<EntryEffect>) -> bool {
         let end = self.end_for(own);
         !self.any_before(end.at, !end.allow)
     }
 
     /// Whether the user's own entry makes no difference, whatever the user's groups are.
-    fn is_as_for_all(&self, own: Option<Said>) -> bool {
+    fn is_as_for_all(&self, own: Option<EntryEffect>) -> bool {
         let end = self.end_for(own);
         end.at == self.end().at || end.allow == self.end().allow && !self.any_behind(end.at, !end.allow)
     }
 }
 
 /// For each permission, the first entry that names one user.
-type Mentions = [Option<Said>; BITS.len()];
+type Mentions = [Option<EntryEffect>; BITS.len()];
 
 #[derive(Debug)]
 struct Projector {
@@ -211,9 +211,9 @@ impl Projector {
             *mask = granted(&projector.lists, |list| list.end().allow);
         }
         for (list, bit) in projector.lists.iter().zip(BITS) {
-            for (group, said) in &list.groups {
+            for (group, effect) in &list.groups {
                 let mask = projector.groups.entry(*group).or_default();
-                *mask = if said.allow { mask.with(bit) } else { mask.without(bit) };
+                *mask = if effect.allow { mask.with(bit) } else { mask.without(bit) };
             }
         }
         projector
@@ -221,12 +221,12 @@ impl Projector {
 
     /// Adds an entry. Its position is behind those of all entries added before.
     fn take(&mut self, at: usize, entry: &Entry, owner: u32) {
-        let said = Said { at, allow: entry.is_allow() };
+        let effect = EntryEffect { at, allow: entry.is_allow() };
         let group = match entry.who {
-            Who::Owner => return mention(&mut self.owner, entry.mask, said),
+            Who::Owner => return mention(&mut self.owner, entry.mask, effect),
             Who::Everyone => {
                 for (list, _) in self.lists.iter_mut().zip(BITS).filter(|(_, bit)| entry.mask.has(*bit)) {
-                    list.everyone.get_or_insert(said);
+                    list.everyone.get_or_insert(effect);
                 }
                 return;
             }
@@ -234,14 +234,14 @@ impl Projector {
             Who::User(id) | Who::NamedGroup(id) => match (id.to_system(), entry.who) {
                 (None, _) => Group::Foreign(id),
                 (Some(gid), Who::NamedGroup(_)) => Group::Gid(gid),
-                (Some(uid), _) if uid == owner => return mention(&mut self.owner, entry.mask, said),
-                (Some(uid), _) => return mention(self.users.entry(uid).or_default(), entry.mask, said),
+                (Some(uid), _) if uid == owner => return mention(&mut self.owner, entry.mask, effect),
+                (Some(uid), _) => return mention(self.users.entry(uid).or_default(), entry.mask, effect),
             },
         };
         let decided = self.groups.entry(group).or_default();
         for (list, bit) in self.lists.iter_mut().zip(BITS) {
             if entry.mask.has(bit) && !decided.has(bit) && list.everyone.is_none() {
-                list.push(group, said);
+                list.push(group, effect);
             }
         }
         *decided |= entry.mask;
@@ -261,26 +261,26 @@ impl Projector {
             Group::Gid(gid) => Some(*gid),
             Group::Foreign(_) => None,
         };
-        let allowed = || list.groups.iter().filter(|(_, said)| said.allow);
+        let allowed = || list.groups.iter().filter(|(_, effect)| effect.allow);
         let (named, is_exact): (BTreeSet<u32>, bool) = match (list.denied, list.end().allow) {
             // Search is allowed unless a user entry denies it, so groups make no difference.
             (None, true) => (BTreeSet::new(), true),
             // A caller in no allowed group is denied, by a group entry or by the end of the list.
             (denied, false) => {
-                let is_exact = allowed().all(|(group, said)| {
-                    gid(group).is_some() && denied.is_none_or(|(first, _)| said.at < first)
+                let is_exact = allowed().all(|(group, effect)| {
+                    gid(group).is_some() && denied.is_none_or(|(first, _)| effect.at < first)
                 });
                 (allowed().filter_map(|(group, _)| gid(group)).collect(), is_exact)
             }
             (Some((first, last)), true) => {
                 let own = Group::Gid(self.own_group);
-                let is_listed = |said: &Said| !said.allow || said.at < first;
-                let is_exact = list.groups.iter().any(|(group, said)| *group == own && is_listed(said))
-                    && list.groups.iter().all(|(group, said)| match is_listed(said) {
+                let is_listed = |effect: &EntryEffect| !effect.allow || effect.at < first;
+                let is_exact = list.groups.iter().any(|(group, effect)| *group == own && is_listed(effect))
+                    && list.groups.iter().all(|(group, effect)| match is_listed(effect) {
                         true => gid(group).is_some(),
-                        false => said.at > last,
+                        false => effect.at > last,
                     });
-                let named = list.groups.iter().filter(|(_, said)| !is_exact || is_listed(said));
+                let named = list.groups.iter().filter(|(_, effect)| !is_exact || is_listed(effect));
                 (named.filter_map(|(group, _)| gid(group)).collect(), is_exact)
             }
         };
@@ -407,7 +407,7 @@ impl Projector {
     fn is_exact_aside(&self) -> bool {
         let list = &self.lists[X];
         let own = Group::Gid(self.own_group);
-        let is_denied = list.groups.iter().any(|(group, said)| *group != own && !said.allow)
+        let is_denied = list.groups.iter().any(|(group, effect)| *group != own && !effect.allow)
             || self.users.values().any(|user| !list.end_for(user[X]).allow);
         list.is_constant(self.owner[X]) && !(list.end().allow && is_denied)
     }
@@ -436,10 +436,10 @@ impl Projector {
     }
 }
 
-/// Records `said` for each permission of the mask that has no earlier entry.
-fn mention(mentions: &mut Mentions, mask: Mask, said: Said) {
+/// Records `effect` for each permission of the mask that has no earlier entry.
+fn mention(mentions: &mut Mentions, mask: Mask, effect: EntryEffect) {
     for (mentioned, _) in mentions.iter_mut().zip(BITS).filter(|(_, bit)| mask.has(*bit)) {
-        mentioned.get_or_insert(said);
+        mentioned.get_or_insert(effect);
     }
 }
 

@@ -193,8 +193,8 @@ fn common<'a>(mut named: &'a [Named], mut groups: &'a [u32]) -> impl Iterator<It
         loop {
             let (first, &group) = (named.first()?, groups.first()?);
             match first.id.cmp(&group) {
-                Ordering::Less => named = leap(named, |named| named.id < group),
-                Ordering::Greater => groups = leap(groups, |&group| group < first.id),
+                Ordering::Less => named = gallop_past(named, |named| named.id < group),
+                Ordering::Greater => groups = gallop_past(groups, |&group| group < first.id),
                 Ordering::Equal => {
                     (named, groups) = (&named[1..], &groups[1..]);
                     return Some(first);
@@ -206,7 +206,7 @@ fn common<'a>(mut named: &'a [Named], mut groups: &'a [u32]) -> impl Iterator<It
 
 /// The rest of a sorted list after its first items for which `behind` is true. The number of steps is logarithmic in
 /// the number of these items.
-fn leap<T>(list: &[T], behind: impl Fn(&T) -> bool) -> &[T] {
+fn gallop_past<T>(list: &[T], behind: impl Fn(&T) -> bool) -> &[T] {
     let mut end = 1;
     while end < list.len() && behind(&list[end]) {
         end *= 2;

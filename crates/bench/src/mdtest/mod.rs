@@ -122,15 +122,15 @@ fn work(
 struct NoKernel;
 
 impl Kernel for NoKernel {
-    fn forget_attributes(&self, _: Ino) {}
+    fn invalidate_attributes(&self, _: Ino) {}
 
-    fn forget_content(&self, _: Ino) {}
+    fn invalidate_content(&self, _: Ino) {}
 
-    fn forget_content_then(&self, _: Ino, then: Box<dyn FnOnce() + Send>) {
+    fn invalidate_content_then(&self, _: Ino, then: Box<dyn FnOnce() + Send>) {
         then();
     }
 
-    fn forget_range(&self, _: Ino, _: u64, _: u64) {}
+    fn invalidate_range(&self, _: Ino, _: u64, _: u64) {}
 
     fn expire_name(&self, _: Ino, _: &[u8]) {}
 

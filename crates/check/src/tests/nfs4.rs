@@ -6,7 +6,7 @@ use std::sync::Arc;
 use acl::identity::DomainTable;
 use acl::nfs4::{Mask, Nfs4Acl, Scope};
 use meta::{AclKind, Effect, Record, RecordKey};
-use ops::{Admit, Authority, GetInode, Numbering, SetNfs4Acl, XattrMode};
+use ops::{Authority, CheckAccess, GetInode, Numbering, SetNfs4Acl, XattrMode};
 use types::{AclId, Caps, Cred, Ino, Mode};
 
 use super::{Sample, WINDOW, access};
@@ -106,7 +106,7 @@ fn rights(s: &Sample) -> Vec<Mask> {
     for ino in [s.f, s.d, Ino::ROOT] {
         for (uid, caps) in callers {
             let caller = Authority::Daemon(Cred::new(uid, 544, &[544], caps));
-            let may = |want: Mask| s.meta.run(&Admit { ino, want }, &caller).is_ok();
+            let may = |want: Mask| s.meta.run(&CheckAccess { ino, want }, &caller).is_ok();
             let bits = (0..32).filter_map(|bit| Mask::from_bits(1 << bit)).filter(|one| may(*one));
             rights.push(bits.fold(Mask::NONE, |all, one| all | one));
         }

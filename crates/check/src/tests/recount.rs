@@ -202,7 +202,7 @@ struct SetsQuota {
 }
 
 impl Engine for SetsQuota {
-    meta::pass_on! { (.inner) read commit frozen sync wipe remove watch }
+    meta::pass_on! { (.inner) read commit open_snapshot sync wipe remove watch }
 
     fn scan(&self, scan: &meta::Scan) -> Result<meta::Page, meta::EngineError> {
         let page = self.inner.scan(scan);

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::ValueHint;
 use command::error::{CliError, ErrorAt};
 use command::output::{self, Columns};
-use inspect::{LocalTree, MountedRules, Operation, Route, RouteAnswer, VolumeTree};
+use inspect::{LocalTree, MountedRules, Operation, PathAnswer, PathChecks, VolumeTree};
 use serde_json::json;
 use types::Errno;
 
@@ -68,12 +68,12 @@ pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
     let users = Users::with_sids(Sids::new(target.clone(), args.sid_names.as_deref())?);
     let user = args.user.clone().unwrap_or_else(|| rustix::process::geteuid().as_raw().to_string());
     let person = users.person(&user, args.groups.as_deref())?;
-    let route = find(&target, args.want)?;
-    let answer = route.explain(&person.cred);
+    let path_checks = find(&target, args.want)?;
+    let answer = path_checks.explain(&person.cred);
     output::result(
         args.json,
-        || to_json(args, &target, &person, &route, &answer, &users),
-        || to_text(args, &target, &person, &route, &answer, &users),
+        || to_json(args, &target, &person, &path_checks, &answer, &users),
+        || to_text(args, &target, &person, &path_checks, &answer, &users),
     )?;
     Ok(if answer.errno.is_none() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
@@ -82,17 +82,17 @@ pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
 ///
 /// # Errors
 /// The path or its attributes cannot be read.
-pub(super) fn find(target: &Target, want: Operation) -> Result<Route, CliError> {
+pub(super) fn find(target: &Target, want: Operation) -> Result<PathChecks, CliError> {
     match target {
         Target::Local(path) => {
             let full = absolute(path).at(path.display())?;
-            Ok(Route::find(&LocalTree::new(&OfMounts), full.as_os_str().as_bytes(), want)?)
+            Ok(PathChecks::find(&LocalTree::new(&OfMounts), full.as_os_str().as_bytes(), want)?)
         }
         Target::Volume(url, path) => {
             let (database, volume) = url.open_volume()?;
             let engine = database.engine();
             let tree = VolumeTree::of(&*engine, &volume);
-            Route::find(&tree, path, want).at(url)
+            PathChecks::find(&tree, path, want).at(url)
         }
     }
 }
@@ -116,8 +116,8 @@ fn to_text(
     args: &ExplainArgs,
     target: &Target,
     person: &Person,
-    route: &Route,
-    answer: &RouteAnswer,
+    path_checks: &PathChecks,
+    answer: &PathAnswer,
     users: &Users,
 ) -> String {
     let user = show::person(person, users);
@@ -128,7 +128,7 @@ fn to_text(
         Some(errno) => format!("denied: {want} for {user}: {place}: {errno}\n\n"),
     };
     let mut columns = Columns::new(5, &["MODE", "OWNER", "PATH", "CHECK", "BY"]);
-    for (check, result) in route.checks.iter().zip(&answer.results) {
+    for (check, result) in path_checks.checks.iter().zip(&answer.results) {
         let access_attrs = &check.access_attrs;
         let granted = if result.is_granted() { "granted" } else { "denied" };
         columns.line([
@@ -136,7 +136,7 @@ fn to_text(
             format!("{}:{}", users.user(access_attrs.uid), users.group(access_attrs.gid)),
             show_name(&check.path),
             format!("{} {granted}", show::requirement(&check.requirement)),
-            show::reason(&result.reason, users, &route.domains),
+            show::reason(&result.reason, users, &path_checks.domains),
         ]);
     }
     text.push_str(&columns.render());
@@ -163,15 +163,15 @@ fn to_json(
     args: &ExplainArgs,
     target: &Target,
     person: &Person,
-    route: &Route,
-    answer: &RouteAnswer,
+    path_checks: &PathChecks,
+    answer: &PathAnswer,
     users: &Users,
 ) -> serde_json::Value {
-    let checks: Vec<_> = route
+    let checks: Vec<_> = path_checks
         .checks
         .iter()
         .zip(&answer.results)
-        .map(|(check, result)| show::check_to_json(check, result, users, &route.domains))
+        .map(|(check, result)| show::check_to_json(check, result, users, &path_checks.domains))
         .collect();
     json!({
         "path": target.show(),

@@ -71,7 +71,7 @@ pub(crate) fn reason(reason: &CheckReason, users: &Users, domains: &DomainTable)
         CheckReason::Capability(caps) => format!("{} overrides mode and ACL", capability(*caps)),
         CheckReason::NeedsCapability(caps) => format!("needs {}", capability(*caps)),
         CheckReason::Owns => "the user owns it".to_owned(),
-        CheckReason::OwnsNot => "the user does not own it".to_owned(),
+        CheckReason::IsNotOwner => "the user does not own it".to_owned(),
         CheckReason::OwnsDirectory => "the user owns the sticky directory".to_owned(),
         CheckReason::OwnsNeither => "the user owns neither it nor the sticky directory".to_owned(),
         CheckReason::LinkOfDirectory => "the owner of the directory owns the link".to_owned(),
@@ -116,7 +116,7 @@ fn reason_kind(reason: &CheckReason) -> &'static str {
         CheckReason::Entry(..) => "entry",
         CheckReason::Nfs4(_) => "nfs4",
         CheckReason::Capability(_) | CheckReason::NeedsCapability(_) => "capability",
-        CheckReason::Owns | CheckReason::OwnsNot => "owner",
+        CheckReason::Owns | CheckReason::IsNotOwner => "owner",
         CheckReason::OwnsDirectory | CheckReason::OwnsNeither => "sticky",
         CheckReason::LinkOfDirectory | CheckReason::LinkOfOther => "link",
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use command::error::{CliError, ErrorAt};
-use inspect::{Edit, Operation, PlannedChange, Route, VolumeTree, parse_change};
+use inspect::{Edit, Operation, PathChecks, PlannedChange, VolumeTree, parse_change};
 use types::{Cred, Ino};
 
 use crate::target::Target;
@@ -108,13 +108,17 @@ impl WhatIf {
         }
     }
 
-    /// The route to a file after the change. It is the same as before if the change edits no file on the
-    /// path.
+    /// The checks on the path to a file after the change. They are the same as before if the change edits no
+    /// file on the path.
     ///
     /// # Errors
     /// The path of the change does not exist, or is in another volume; the edit cannot be applied.
-    pub(super) fn route(&self, route: &Route, target: &Target) -> Result<Route, CliError> {
-        let PlannedChange::Edit { path, .. } = &self.change else { return Ok(route.clone()) };
+    pub(super) fn path_checks(
+        &self,
+        path_checks: &PathChecks,
+        target: &Target,
+    ) -> Result<PathChecks, CliError> {
+        let PlannedChange::Edit { path, .. } = &self.change else { return Ok(path_checks.clone()) };
         let edited = match (Target::parse(OsStr::new(path))?, target) {
             (Target::Local(_), Target::Volume(url, _)) => {
                 Target::Volume(url.clone(), path.clone().into_bytes())
@@ -129,22 +133,27 @@ impl WhatIf {
         let (Ok(()), Some(last)) = (place.end, place.target()) else {
             return Err(CliError::new("there is no such file").at(edited.show()));
         };
-        self.route_after(route, &last.path)
+        self.checks_after(path_checks, &last.path)
     }
 
-    /// The route to a file after the change of the file at `edited`, a path without symbolic links.
+    /// The checks on the path to a file after the change of the file at `edited`, a path without symbolic
+    /// links.
     ///
     /// # Errors
     /// The edit cannot be applied.
-    pub(crate) fn route_after(&self, route: &Route, edited: &[u8]) -> Result<Route, CliError> {
-        let Some((recursive, edit)) = self.planned() else { return Ok(route.clone()) };
+    pub(crate) fn checks_after(
+        &self,
+        path_checks: &PathChecks,
+        edited: &[u8],
+    ) -> Result<PathChecks, CliError> {
+        let Some((recursive, edit)) = self.planned() else { return Ok(path_checks.clone()) };
         let is_meant = |path: &[u8]| {
             let below = path.strip_prefix(edited);
             below.is_some_and(|below| {
                 below.is_empty() || recursive && (below.starts_with(b"/") || edited.ends_with(b"/"))
             })
         };
-        let mut after = route.clone();
+        let mut after = path_checks.clone();
         for check in after.checks.iter_mut().filter(|check| is_meant(&check.path)) {
             check.access_attrs = edit.apply(&check.access_attrs).usage().at(&self.text)?;
         }
@@ -167,9 +176,9 @@ fn require_same(url: &MetaUrl, audited: Option<&MetaUrl>) -> Result<(), CliError
 /// # Errors
 /// No file has this path, or the path cannot be read.
 pub(super) fn inode_at(tree: &VolumeTree<'_>, path: &[u8]) -> Result<Ino, CliError> {
-    let route = Route::find(tree, path, Operation::Chmod)?;
+    let path_checks = PathChecks::find(tree, path, Operation::Chmod)?;
     let place = || String::from_utf8_lossy(path).into_owned();
-    match (route.end, route.target()) {
+    match (path_checks.end, path_checks.target()) {
         (Ok(()), Some(check)) => Ok(Ino(check.access_attrs.ino)),
         (Err(errno), _) => Err(CliError::new(errno).at(place())),
         (Ok(()), None) => Err(CliError::new("cannot find the file").at(place())),

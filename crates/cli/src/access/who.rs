@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use acl::posix::{Perm, PosixAcl, Tag};
 use command::error::CliError;
 use command::output;
-use inspect::{AccessAttrs, Operation, Route, Rules};
+use inspect::{AccessAttrs, Operation, PathChecks, Rules};
 use serde_json::{Value, json};
 use types::{Caps, Cred};
 
@@ -58,14 +58,17 @@ pub(super) fn run(query: &Query<'_>, what_if: Option<&WhatIf>, users: &Users) ->
     let mut before = Vec::new();
     let mut after = Vec::new();
     for right in RIGHTS {
-        let route = explain::find(&target, Operation::Access(right))?;
-        if let Err(errno) = route.end {
+        let path_checks = explain::find(&target, Operation::Access(right))?;
+        if let Err(errno) = path_checks.end {
             return Err(CliError::new(errno).at(target.show()));
         }
         after.push(
-            what_if.map(|what_if| what_if.route(&route, &target)).transpose()?.unwrap_or(route.clone()),
+            what_if
+                .map(|what_if| what_if.path_checks(&path_checks, &target))
+                .transpose()?
+                .unwrap_or(path_checks.clone()),
         );
-        before.push(route);
+        before.push(path_checks);
     }
     let rows = rows(&before, &after, what_if, users)?;
     if query.json {
@@ -78,13 +81,13 @@ pub(super) fn run(query: &Query<'_>, what_if: Option<&WhatIf>, users: &Users) ->
     Ok(ExitCode::SUCCESS)
 }
 
-/// The access of all users. There is one route for each of [`RIGHTS`], before and after the change.
+/// The access of all users. There is one [`PathChecks`] for each of [`RIGHTS`], before and after the change.
 ///
 /// # Errors
 /// The users of this machine cannot be read; those of [`WhatIf::cred`].
 pub(crate) fn rows(
-    before: &[Route],
-    after: &[Route],
+    before: &[PathChecks],
+    after: &[PathChecks],
     what_if: Option<&WhatIf>,
     users: &Users,
 ) -> Result<Vec<Row>, CliError> {
@@ -150,11 +153,14 @@ fn target(query: &Query<'_>) -> Result<Target, CliError> {
 
 /// The users to list: the users of this machine, all users that own a file on the path or that its ACLs name,
 /// and one entry for all others.
-fn people(before: &[Route], after: &[Route], users: &Users) -> Result<Vec<Person>, CliError> {
+fn people(before: &[PathChecks], after: &[PathChecks], users: &Users) -> Result<Vec<Person>, CliError> {
     let mut people = users.all()?;
     let known: BTreeSet<u32> = people.iter().map(|person| person.cred.uid).collect();
-    let subjects =
-        before.iter().chain(after).flat_map(|route| &route.checks).map(|check| &check.access_attrs);
+    let subjects = before
+        .iter()
+        .chain(after)
+        .flat_map(|path_checks| &path_checks.checks)
+        .map(|check| &check.access_attrs);
     let named: BTreeSet<u32> = subjects.flat_map(named).collect();
     for uid in named.into_iter().filter(|uid| !known.contains(uid)) {
         let name = users.user(uid);
@@ -185,17 +191,17 @@ fn named(access_attrs: &AccessAttrs) -> Vec<u32> {
     uids
 }
 
-fn evaluate(routes: &[Route], cred: &Cred, users: &Users) -> Effective {
+fn evaluate(by_right: &[PathChecks], cred: &Cred, users: &Users) -> Effective {
     let mut effective = Effective { reached: false, rights: Perm::NONE, by: String::new() };
-    for (right, route) in RIGHTS.into_iter().zip(routes) {
-        let answer = route.explain(cred);
+    for (right, path_checks) in RIGHTS.into_iter().zip(by_right) {
+        let answer = path_checks.explain(cred);
         let (Some(result), Some(check)) =
-            (answer.results.last(), route.checks.get(answer.results.len().saturating_sub(1)))
+            (answer.results.last(), path_checks.checks.get(answer.results.len().saturating_sub(1)))
         else {
             continue;
         };
-        if answer.results.len() < route.checks.len() {
-            let reason = show::reason(&result.reason, users, &route.domains);
+        if answer.results.len() < path_checks.checks.len() {
+            let reason = show::reason(&result.reason, users, &path_checks.domains);
             effective.by = format!("{reason} at {}", show_name(&check.path));
             return effective;
         }
@@ -205,7 +211,7 @@ fn evaluate(routes: &[Route], cred: &Cred, users: &Users) -> Effective {
             effective.rights = effective.rights | right;
         }
         if effective.by.is_empty() || is_first && effective.rights != Perm::NONE {
-            effective.by = show::reason(&result.reason, users, &route.domains);
+            effective.by = show::reason(&result.reason, users, &path_checks.domains);
         }
     }
     effective

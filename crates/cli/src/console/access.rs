@@ -7,8 +7,8 @@ use ::console::model::{
 use acl::identity::DomainTable;
 use command::units::show_size;
 use inspect::{
-    AccessAttrs, AuditError, AuditView, Operation, QueryError, Requirement, Route, RouteAnswer, SeenEntry,
-    Tree, VolumeTree, evaluate, list_as,
+    AccessAttrs, AuditError, AuditView, Operation, PathAnswer, PathChecks, QueryError, Requirement,
+    SeenEntry, Tree, VolumeTree, evaluate, list_as,
 };
 use meta::Inode;
 use types::{Cred, Errno, Ino, Name};
@@ -104,14 +104,15 @@ fn explanation(
     query: &AccessQuery,
     want: Operation,
 ) -> Result<Explanation, Failure> {
-    let route = Route::find(tree, &query.path, want).map_err(unanswered)?;
-    let answer = route.explain(&person.cred);
-    let words = Words { person, users: &opened.users, domains: &route.domains };
-    let is_dir =
-        route.target().is_some_and(|check| check.path == query.path && check.access_attrs.kind.is_dir());
+    let path_checks = PathChecks::find(tree, &query.path, want).map_err(unanswered)?;
+    let answer = path_checks.explain(&person.cred);
+    let words = Words { person, users: &opened.users, domains: &path_checks.domains };
+    let is_dir = path_checks
+        .target()
+        .is_some_and(|check| check.path == query.path && check.access_attrs.kind.is_dir());
     let (is_granted, deed) = (answer.errno.is_none(), deed(want, is_dir, &query.path));
     let can = if is_granted { "can" } else { "cannot" };
-    let remedies = if is_granted { Vec::new() } else { remedy::remedies(opened, person, &route) };
+    let remedies = if is_granted { Vec::new() } else { remedy::remedies(opened, person, &path_checks) };
     let mut command = format!(
         "limen access explain {} --user {} --want {want}",
         quoted(&[format!("{}:", opened.place.url).as_bytes(), &query.path[..]].concat()),
@@ -123,17 +124,17 @@ fn explanation(
     Ok(Explanation {
         is_granted,
         headline: format!("{} {can} {deed}", person.name),
-        because: because(&words, &route, &answer, &person.cred),
-        steps: steps(opened, &route, &answer),
+        because: because(&words, &path_checks, &answer, &person.cred),
+        steps: steps(opened, &path_checks, &answer),
         remedies,
         command,
     })
 }
 
 /// The reasons of an explanation, in sentences.
-fn because(words: &Words<'_>, route: &Route, answer: &RouteAnswer, cred: &Cred) -> Vec<String> {
+fn because(words: &Words<'_>, path_checks: &PathChecks, answer: &PathAnswer, cred: &Cred) -> Vec<String> {
     let name = &words.person.name;
-    let last = answer.results.last().zip(route.checks.get(answer.results.len().saturating_sub(1)));
+    let last = answer.results.last().zip(path_checks.checks.get(answer.results.len().saturating_sub(1)));
     let Some((result, check)) = last else { return vec![end(answer.errno)] };
     let on = &check.access_attrs;
     let reason = words.reason(&result.reason, on);
@@ -143,7 +144,7 @@ fn because(words: &Words<'_>, route: &Route, answer: &RouteAnswer, cred: &Cred) 
             sentences.push(end(Some(errno)));
         } else {
             let above =
-                if route.checks.len() > 1 { "Every directory on the way can be passed. " } else { "" };
+                if path_checks.checks.len() > 1 { "Every directory on the way can be passed. " } else { "" };
             sentences.push(format!("{above}At {}: {reason}", show_name(&check.path)));
         }
         return sentences;
@@ -162,7 +163,7 @@ fn because(words: &Words<'_>, route: &Route, answer: &RouteAnswer, cred: &Cred) 
     // The user may have expected that the permissions of the file itself decide. They do not matter if a
     // directory above it cannot be searched.
     if check.requirement == Requirement::Search
-        && let Some(target) = route.target().filter(|target| target.path != check.path)
+        && let Some(target) = path_checks.target().filter(|target| target.path != check.path)
     {
         let allows = evaluate(cred, target).is_granted();
         sentences.push(match allows {
@@ -187,7 +188,7 @@ fn end(errno: Option<Errno>) -> String {
     }
 }
 
-fn steps(opened: &Opened<'_>, route: &Route, answer: &RouteAnswer) -> Vec<Step> {
+fn steps(opened: &Opened<'_>, path_checks: &PathChecks, answer: &PathAnswer) -> Vec<Step> {
     let users = &opened.users;
     let step = |(at, check): (usize, &inspect::Check)| {
         let on = &check.access_attrs;
@@ -198,10 +199,12 @@ fn steps(opened: &Opened<'_>, route: &Route, answer: &RouteAnswer) -> Vec<Step> 
             owner: format!("{}:{}", users.user(on.uid), users.group(on.gid)),
             asked: asked(&check.requirement, on.kind.is_dir()),
             is_granted: result.map(inspect::CheckResult::is_granted),
-            by: result.map(|result| show::reason(&result.reason, users, &route.domains)).unwrap_or_default(),
+            by: result
+                .map(|result| show::reason(&result.reason, users, &path_checks.domains))
+                .unwrap_or_default(),
         }
     };
-    route.checks.iter().enumerate().map(step).collect()
+    path_checks.checks.iter().enumerate().map(step).collect()
 }
 
 fn file(
@@ -260,12 +263,13 @@ fn listing(
 fn closed(opened: &Opened<'_>, person: &Person, path: &[u8]) -> Result<Option<String>, Failure> {
     let name = &person.name;
     let tree = opened.tree();
-    let route = Route::find(&tree, path, Operation::Access(acl::posix::Perm::READ)).map_err(unanswered)?;
-    let answer = route.explain(&person.cred);
+    let path_checks =
+        PathChecks::find(&tree, path, Operation::Access(acl::posix::Perm::READ)).map_err(unanswered)?;
+    let answer = path_checks.explain(&person.cred);
     if answer.errno.is_none() {
         return Ok(None);
     }
-    let at = route.checks.get(answer.results.len().saturating_sub(1));
+    let at = path_checks.checks.get(answer.results.len().saturating_sub(1));
     Ok(Some(match at {
         Some(check) if check.requirement == Requirement::Search => {
             format!("{name} sees none of these names, because {} cannot be passed.", show_name(&check.path))
@@ -313,14 +317,14 @@ fn cannot_list(error: AuditError) -> Failure {
     }
 }
 
-/// The routes to a file for each of the three permissions.
-pub(super) fn routes(tree: &VolumeTree<'_>, path: &[u8]) -> Result<Vec<Route>, QueryError> {
-    who::RIGHTS.into_iter().map(|right| Route::find(tree, path, Operation::Access(right))).collect()
+/// The checks on the path to a file for each of the three permissions.
+pub(super) fn checks_by_right(tree: &VolumeTree<'_>, path: &[u8]) -> Result<Vec<PathChecks>, QueryError> {
+    who::RIGHTS.into_iter().map(|right| PathChecks::find(tree, path, Operation::Access(right))).collect()
 }
 
 fn holders(opened: &Opened<'_>, tree: &VolumeTree<'_>, path: &[u8]) -> Result<Holders, Failure> {
-    let routes = routes(tree, path).map_err(unanswered)?;
-    let rows = who::rows(&routes, &routes, None, &opened.users).map_err(super::opened::failed)?;
+    let by_right = checks_by_right(tree, path).map_err(unanswered)?;
+    let rows = who::rows(&by_right, &by_right, None, &opened.users).map_err(super::opened::failed)?;
     let shown = who::select(&rows, false);
     // Everyone else comes first, because that row says most.
     let mut order = shown.rows.clone();

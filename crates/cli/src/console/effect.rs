@@ -7,7 +7,7 @@ use ::console::model::{AccessEffect, AccessQuery, Below, PermissionChange};
 use inspect::{AuditError, AuditView, Seen, Start, VisitedName, audit};
 use types::{Cred, Ino};
 
-use super::access::routes;
+use super::access::checks_by_right;
 use super::opened::{Opened, failed, unanswered, wrong};
 use crate::access::audit::letters;
 use crate::access::whatif::WhatIf;
@@ -31,8 +31,9 @@ pub(super) fn effect(
     // The edit is applied to the file that is already found, so its path need not be parsed.
     let what_if = WhatIf::parse(&command(change, user, "x")?, &opened.users).map_err(wrong)?;
     let tree = opened.tree();
-    let before = routes(&tree, &path).map_err(unanswered)?;
-    let after: Result<Vec<_>, _> = before.iter().map(|route| what_if.route_after(route, &path)).collect();
+    let before = checks_by_right(&tree, &path).map_err(unanswered)?;
+    let after: Result<Vec<_>, _> =
+        before.iter().map(|path_checks| what_if.checks_after(path_checks, &path)).collect();
     let after = after.map_err(wrong)?;
     let rows = who::rows(&before, &after, Some(&what_if), &opened.users).map_err(wrong)?;
     let shown = who::select(&rows, true);

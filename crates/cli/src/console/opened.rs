@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ::console::Failure;
 use command::error::CliError;
-use inspect::{Operation, QueryError, Route, VolumeTree};
+use inspect::{Operation, PathChecks, QueryError, VolumeTree};
 use meta::{Engine, EngineError, Volume};
 use types::Ino;
 
@@ -64,8 +64,8 @@ impl Opened<'_> {
 
     /// The inode at a path, and the path without symbolic links.
     pub(super) fn find(&self, path: &[u8]) -> Result<(Ino, Vec<u8>), Failure> {
-        let route = Route::find(&self.tree(), path, Operation::Chmod).map_err(unanswered)?;
-        match (route.end, route.target()) {
+        let path_checks = PathChecks::find(&self.tree(), path, Operation::Chmod).map_err(unanswered)?;
+        match (path_checks.end, path_checks.target()) {
             (Ok(()), Some(check)) => Ok((Ino(check.access_attrs.ino), check.path.clone())),
             (Err(errno), _) => Err(Failure::Wrong(format!("{}: {errno}", show_name(path)))),
             (Ok(()), None) => Err(Failure::Wrong(format!("{}: there is no such file", show_name(path)))),

@@ -10,7 +10,8 @@ use ::console::model::{PermissionChange, Remedy};
 use acl::nfs4::{self, AclFlags, EntryFlags, Nfs4Acl};
 use acl::posix::{Perm, PosixAcl, Tag};
 use inspect::{
-    AccessAttrs, Check, Edit, Nfs4Rules, PlannedChange, Requirement, Route, Rules, evaluate, parse_change,
+    AccessAttrs, Check, Edit, Nfs4Rules, PathChecks, PlannedChange, Requirement, Rules, evaluate,
+    parse_change,
 };
 use types::{Cred, Mode};
 
@@ -31,18 +32,18 @@ struct Step {
     change: Option<(Vec<u8>, PermissionChange)>,
 }
 
-pub(super) fn remedies(opened: &Opened<'_>, person: &Person, route: &Route) -> Vec<Remedy> {
-    if route.end.is_err() {
+pub(super) fn remedies(opened: &Opened<'_>, person: &Person, path_checks: &PathChecks) -> Vec<Remedy> {
+    if path_checks.end.is_err() {
         return Vec::new();
     }
-    let mut remedies = by_entries(opened, person, route);
-    remedies.extend(by_group(opened, person, route));
+    let mut remedies = by_entries(opened, person, path_checks);
+    remedies.extend(by_group(opened, person, path_checks));
     remedies
 }
 
 /// Grants the missing permission to this user alone, on each file that denies it.
-fn by_entries(opened: &Opened<'_>, person: &Person, route: &Route) -> Vec<Remedy> {
-    let mut changed = route.clone();
+fn by_entries(opened: &Opened<'_>, person: &Person, path_checks: &PathChecks) -> Vec<Remedy> {
+    let mut changed = path_checks.clone();
     let mut steps: Vec<Step> = Vec::new();
     while changed.explain(&person.cred).errno.is_some() {
         let denied = changed.explain(&person.cred).results.len().saturating_sub(1);
@@ -170,17 +171,17 @@ fn grant(opened: &Opened<'_>, person: &Person, check: &Check) -> Option<(Step, A
 }
 
 /// Makes the user a member of a group whose members have the access, if there is such a group.
-fn by_group(opened: &Opened<'_>, person: &Person, route: &Route) -> Option<Remedy> {
+fn by_group(opened: &Opened<'_>, person: &Person, path_checks: &PathChecks) -> Option<Remedy> {
     let cred = &person.cred;
     let grants = |gid: &u32| {
         let groups = [cred.groups(), &[*gid]].concat();
-        route.explain(&Cred::new(cred.uid, cred.gid, &groups, cred.caps)).errno.is_none()
+        path_checks.explain(&Cred::new(cred.uid, cred.gid, &groups, cred.caps)).errno.is_none()
     };
-    let gid = groups(route).into_iter().filter(|gid| *gid != 0).take(GROUPS).find(grants)?;
+    let gid = groups(path_checks).into_iter().filter(|gid| *gid != 0).take(GROUPS).find(grants)?;
     let group = opened.users.group(gid);
     let change =
         PermissionChange { kind: "join".to_owned(), name: group.clone(), ..PermissionChange::default() };
-    let target = route.target().map(|check| check.path.clone())?;
+    let target = path_checks.target().map(|check| check.path.clone())?;
     Some(Remedy {
         text: format!(
             "Or make {} a member of the group {group}. This opens everything that the group can reach.",
@@ -192,7 +193,7 @@ fn by_group(opened: &Opened<'_>, person: &Person, route: &Route) -> Option<Remed
 }
 
 /// The groups that own a file on the way, or that its ACL names.
-fn groups(route: &Route) -> BTreeSet<u32> {
+fn groups(path_checks: &PathChecks) -> BTreeSet<u32> {
     let of = |on: &AccessAttrs| {
         let mut gids = vec![on.gid];
         match &on.rules {
@@ -212,5 +213,5 @@ fn groups(route: &Route) -> BTreeSet<u32> {
         }
         gids
     };
-    route.checks.iter().flat_map(|check| of(&check.access_attrs)).collect()
+    path_checks.checks.iter().flat_map(|check| of(&check.access_attrs)).collect()
 }

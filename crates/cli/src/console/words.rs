@@ -75,7 +75,7 @@ impl Words<'_> {
                 format!("{name} is root: {}.", show::reason(reason, self.users, self.domains))
             }
             CheckReason::Owns => format!("{name} owns it."),
-            CheckReason::OwnsNot => format!("only its owner ({owner}) or root may do this."),
+            CheckReason::IsNotOwner => format!("only its owner ({owner}) or root may do this."),
             CheckReason::OwnsDirectory => format!("{name} owns the directory, which is sticky."),
             CheckReason::OwnsNeither => format!(
                 "the directory is sticky (t in its mode), so only the owner of a name’s file, the owner of the directory or root \

@@ -23,7 +23,8 @@ use acl::posix::PosixAcl;
 use command::error::{CliError, ErrorAt};
 use command::registry;
 use inspect::{
-    AccessAttrs, DirEntry, Domains, LocalTree, Operation, QueryError, Route, Rules, VolumeTree, read_dir_plus,
+    AccessAttrs, DirEntry, Domains, LocalTree, Operation, PathChecks, QueryError, Rules, VolumeTree,
+    read_dir_plus,
 };
 use meta::{AclKind, Engine, EngineError, Inode};
 use rustix::fs::{AtFlags, CWD, Dir, Mode as RawMode, OFlags, Stat, fstat, openat, readlinkat, statat};
@@ -117,10 +118,10 @@ impl Operand {
                 let (database, volume) = url.open_volume()?;
                 let engine = database.engine();
                 let tree = VolumeTree::new(&*engine, volume.acl);
-                let route = Route::find(&tree, &path, Operation::Chmod).at(&url)?;
+                let path_checks = PathChecks::find(&tree, &path, Operation::Chmod).at(&url)?;
                 let shown = format!("{url}:{}", OsStr::from_bytes(&path).display());
-                let (Ok(()), Some(check)) = (route.end, route.target()) else {
-                    let errno = route.end.err().unwrap_or(Errno::ENOENT);
+                let (Ok(()), Some(check)) = (path_checks.end, path_checks.target()) else {
+                    let errno = path_checks.end.err().unwrap_or(Errno::ENOENT);
                     return Err(CliError::new(format!("cannot access '{shown}': {errno}")));
                 };
                 let ino = Ino(check.access_attrs.ino);

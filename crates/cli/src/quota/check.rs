@@ -132,7 +132,7 @@ impl QuotaTarget {
             let correct = CorrectQuotas { next, corrections: corrections.collect() };
             next = match self.meta.run(&correct, &BY_TOOL) {
                 Ok(next) => Some(next),
-                Err(Failure::Refused(Errno::EAGAIN)) => return Ok(false),
+                Err(Failure::Operation(Errno::EAGAIN)) => return Ok(false),
                 Err(failure) => return Err(self.failed(failure)),
             };
         }

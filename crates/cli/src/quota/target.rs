@@ -11,7 +11,7 @@ use command::interrupt::Interrupt;
 use command::output;
 use command::registry::{self, Entry};
 use engine_sqlite::LockError;
-use meta::{Beside, Quota, QuotaKey, QuotaRule, QuotaState, Record, Scan};
+use meta::{Quota, QuotaKey, QuotaRule, QuotaState, Record, Scan, ScanInclude};
 use ops::{Authority, GetInode, GetQuotas};
 use serde_json::Value;
 use types::{Errno, Ino, Name, QuotaId};
@@ -164,7 +164,7 @@ impl QuotaTarget {
             QuotaError::Interrupted => {
                 CliError::new("interrupted").at(&self.shown).advise("give the same command again to go on")
             }
-            QuotaError::Failed(Failure::Refused(Errno::ELOOP)) => self.failed(format!(
+            QuotaError::Failed(Failure::Operation(Errno::ELOOP)) => self.failed(format!(
                 "the directory is already in {} quotas, and more cannot be nested",
                 ops::MAX_NESTED_QUOTAS
             )),
@@ -188,7 +188,7 @@ impl QuotaTarget {
         }
         while at != Ino::ROOT && names.len() < DEPTH {
             let parent = match self.meta.run(&GetInode(at), &BY_TOOL) {
-                Err(Failure::Refused(_)) => return Ok(None),
+                Err(Failure::Operation(_)) => return Ok(None),
                 inode => inode?.parent,
             };
             let Some(name) = self.find_name(parent, at)? else { return Ok(None) };
@@ -200,7 +200,7 @@ impl QuotaTarget {
     }
 
     pub(super) fn find_name(&self, parent: Ino, ino: Ino) -> Result<Option<Name>, Failure> {
-        let scan = Scan::Dir { parent, after: None, limit: 1000, beside: Beside::Nothing };
+        let scan = Scan::Dir { parent, after: None, limit: 1000, include: ScanInclude::Nothing };
         for page in scan.pages(|scan| self.meta.scan(scan)) {
             let found = page?.iter().find_map(|record| match record {
                 Record::Dirent(_, name, Some(dirent)) if dirent.ino == ino => Some(name.clone()),

@@ -174,7 +174,7 @@ pub(crate) fn owner(path: &Path) -> (u32, u32) {
 }
 
 /// The result that `access explain` predicts for a call.
-pub(crate) fn errno(answer: &inspect::RouteAnswer) -> Result<(), Errno> {
+pub(crate) fn errno(answer: &inspect::PathAnswer) -> Result<(), Errno> {
     answer.errno.map_or(Ok(()), |errno| Err(Errno::from_raw_os_error(errno.raw())))
 }
 

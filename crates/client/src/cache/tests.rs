@@ -83,17 +83,17 @@ fn an_invalidation_drops_values_from_reads_whatever_their_seq() {
     };
     let before = Instant::now();
     cache.absorb(&snapshot(6), before);
-    cache.outdate(key.clone(), Seq(15));
+    cache.invalidate(key.clone(), Seq(15));
     assert_eq!(ino_at(&cache, &key), None, "the read may have missed commit 15");
     cache.absorb(&snapshot(6), before);
     assert_eq!(ino_at(&cache, &key), None, "so may a read that was in flight");
     cache.absorb(&snapshot(7), Instant::now());
     assert_eq!(ino_at(&cache, &key), Some(Ino(7)));
     cache.put(key.clone(), dirent(8), Seq(20));
-    cache.outdate(key.clone(), Seq(19));
+    cache.invalidate(key.clone(), Seq(19));
     assert_eq!(ino_at(&cache, &key), Some(Ino(8)), "a commit by this client was later");
     let other = Key::Inode(Ino(9));
-    cache.outdate(other.clone(), Seq(21));
+    cache.invalidate(other.clone(), Seq(21));
     let inode = Snapshot { seq: Seq(21), records: vec![Record::Inode(Ino(9), None)] };
     cache.absorb(&inode, before);
     assert!(cache.get(&other, None).is_none());
@@ -180,7 +180,7 @@ fn a_name_invalidated_while_its_directory_is_read_prevents_the_mark() {
     let before = cache.before(Ino::ROOT);
     // The read is of a moment before entry 3 was created, and its answer comes after the invalidation of that
     // entry.
-    cache.outdate(dirent_key(3), Seq(9));
+    cache.invalidate(dirent_key(3), Seq(9));
     cache.listed(Ino::ROOT, None, None, before, Seq(9));
     assert!(!is_absent(&cache, 3) && !is_absent(&cache, 4));
     // A later read has seen it. A name that is invalidated from then on is stored as unknown, and all other
@@ -190,7 +190,7 @@ fn a_name_invalidated_while_its_directory_is_read_prevents_the_mark() {
     let record = Record::Dirent(Ino::ROOT, name(3), Some(Dirent { ino: Ino(7), kind: FileType::Regular }));
     cache.absorb(&Snapshot { seq: Seq(9), records: vec![record] }, began);
     cache.listed(Ino::ROOT, None, None, before, Seq(9));
-    cache.outdate(dirent_key(5), Seq(10));
+    cache.invalidate(dirent_key(5), Seq(10));
     assert!(!is_absent(&cache, 3) && is_absent(&cache, 4) && !is_absent(&cache, 5));
 }
 

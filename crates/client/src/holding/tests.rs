@@ -71,7 +71,7 @@ fn set_mode(ino: Ino, mode: u32) -> SetAttr {
         size: None,
         atime: None,
         mtime: None,
-        is_set_times: false,
+        sets_times_to_now: false,
         is_open: false,
         keep_sgid: false,
         kill_suidgid: false,
@@ -193,12 +193,12 @@ fn a_listing_from_memory_is_not_cached_and_waits_for_changes_at_the_engine() {
 }
 
 #[test]
-fn a_directory_that_is_held_after_all_is_not_given_back_as_a_stray() {
+fn a_directory_that_is_held_after_all_is_not_given_back_as_a_stale_hold() {
     let meta = client(&volume(), true);
-    host::lock(&meta.held.state).strays.insert(Ino(10));
+    host::lock(&meta.held.state).stale_holds.insert(Ino(10));
     make(&meta, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
     let state = host::lock(&meta.held.state);
-    assert!(state.directories.contains(&Ino(10)) && state.strays.is_empty());
+    assert!(state.directories.contains(&Ino(10)) && state.stale_holds.is_empty());
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn the_removal_of_a_tree_is_committed_in_few_transactions() {
             assert_eq!(stored(&engine, RecordKey::Inode(Ino(ino))), None);
         }
         let entries =
-            Scan::Dir { parent: Ino(100 * (n + 1)), after: None, limit: 9, beside: Beside::Nothing };
+            Scan::Dir { parent: Ino(100 * (n + 1)), after: None, limit: 9, include: ScanInclude::Nothing };
         assert_eq!(engine.scan(&entries).unwrap().snapshot.records, []);
     }
     assert_eq!(stored(&engine, RecordKey::Inode(top.ino)).unwrap().nlink, 2);
@@ -645,7 +645,8 @@ impl Twins {
         let scan = Scan::Inodes { after: Ino(0), limit: 100_000 };
         let mut all = self.engines[at].scan(&scan).unwrap().snapshot.records;
         for dir in &self.directories {
-            let scan = Scan::Dir { parent: *dir, after: None, limit: 1000, beside: meta::Beside::Nothing };
+            let scan =
+                Scan::Dir { parent: *dir, after: None, limit: 1000, include: meta::ScanInclude::Nothing };
             all.extend(self.engines[at].scan(&scan).unwrap().snapshot.records);
         }
         for ino in &self.files {

@@ -11,7 +11,7 @@ use types::{AclId, FileType, Mode};
 use super::model::{AuditError, AuditView, Rights};
 use super::texts::{Texts, Undecided};
 use crate::access_attrs::{AccessAttrs, Rules};
-use crate::evaluate::{any_execute, beforehand, lets_try_names, nfs4_file, nfs4_target};
+use crate::evaluate::{any_execute, beforehand, kernel_forwards_name_changes, nfs4_file, nfs4_target};
 
 /// The maximum number of cached decisions of each thread and view, about 150 bytes each. A full cache is
 /// cleared.
@@ -52,7 +52,7 @@ struct Nfs4 {
     decision: nfs4::Decision,
     target: nfs4::Decision,
     /// For a directory with an ACL: whether the kernel sends removals to the volume.
-    lets_try_names: bool,
+    kernel_forwards_name_changes: bool,
 }
 
 /// A file, with the decisions that apply to its entries if it is a directory.
@@ -185,7 +185,9 @@ impl<'a> Classes<'a> {
                     nfs4: Some(Nfs4 {
                         decision,
                         target: nfs4_target(cred, &access_attrs, acl.as_ref()),
-                        lets_try_names: acl.is_some() && is_dir && lets_try_names(cred, &access_attrs),
+                        kernel_forwards_name_changes: acl.is_some()
+                            && is_dir
+                            && kernel_forwards_name_changes(cred, &access_attrs),
                     }),
                 }
             }
@@ -206,7 +208,7 @@ impl<'a> Classes<'a> {
                         parent_uid: dir.uid,
                         target_uid: decided.uid,
                     };
-                    (parent.lets_try_names || dir.names)
+                    (parent.kernel_forwards_name_changes || dir.names)
                         && nfs4::may_remove(cred.uid, cred.caps, &removal).is_ok()
                 }
                 _ => dir.names,

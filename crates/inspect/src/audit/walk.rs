@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use meta::{Beside, Engine, Inode, Record, Scan, Volume};
+use meta::{Engine, Inode, Record, Scan, ScanInclude, Volume};
 use types::{FileType, Ino, Name};
 
 use super::class::{Classes, ParentAccess};
@@ -176,7 +176,7 @@ impl<'a> Reader<'a> {
         with_paths: bool,
         each: &mut Each<'_, E>,
     ) -> Result<Task, E> {
-        let chain = self.climb(start.dir)?;
+        let chain = self.ancestors(start.dir)?;
         let mut task = Task {
             dir: Ino::ROOT,
             after: None,
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A directory and those above it, the root first. Each is read with its ACL.
-    fn climb(&mut self, dir: Ino) -> Result<Vec<Inode>, AuditError> {
+    fn ancestors(&mut self, dir: Ino) -> Result<Vec<Inode>, AuditError> {
         let mut chain = Vec::new();
         let mut at = dir;
         loop {
@@ -258,7 +258,7 @@ impl<'a> Reader<'a> {
 
     /// Reads entries of a directory with their inodes. Also returns whether there are more.
     fn page(&self, dir: Ino, after: Option<Name>, limit: usize) -> Result<(Vec<Entry>, bool), AuditError> {
-        let scan = Scan::Dir { parent: dir, after, limit, beside: Beside::Inodes };
+        let scan = Scan::Dir { parent: dir, after, limit, include: ScanInclude::Inodes };
         let page = self.audited.engine.scan(&scan)?;
         let mut entries: Vec<Entry> = Vec::with_capacity(page.snapshot.records.len() / 2);
         for record in page.snapshot.records {

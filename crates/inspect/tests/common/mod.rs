@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use acl::posix::PosixAcl;
 use client::Meta;
-use inspect::{Operation, QueryError, Route, RouteAnswer, VolumeTree};
+use inspect::{Operation, PathAnswer, PathChecks, QueryError, VolumeTree};
 use meta::{AclKind, Counter, Counting, Effect, Engine, MemEngine, Txn, Volume};
 use ops::{AclType, Authority, Make, MakeKind, SetAcl};
 use types::{Caps, Cred, Ino, Mode, Name, OpId};
@@ -85,12 +85,12 @@ impl Fixture {
         VolumeTree::new(self.dyn_engine(), AclKind::Posix)
     }
 
-    pub(crate) fn route(&self, path: &str, want: &str) -> Result<Route, QueryError> {
-        Route::find(&self.tree(), path.as_bytes(), want.parse::<Operation>().unwrap())
+    pub(crate) fn path_checks(&self, path: &str, want: &str) -> Result<PathChecks, QueryError> {
+        PathChecks::find(&self.tree(), path.as_bytes(), want.parse::<Operation>().unwrap())
     }
 
-    pub(crate) fn explain(&self, path: &str, want: &str, cred: &Cred) -> RouteAnswer {
-        self.route(path, want).unwrap().explain(cred)
+    pub(crate) fn explain(&self, path: &str, want: &str, cred: &Cred) -> PathAnswer {
+        self.path_checks(path, want).unwrap().explain(cred)
     }
 }
 

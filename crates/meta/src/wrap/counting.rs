@@ -4,7 +4,7 @@ use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use host::Instant;
-use metrics::{Buckets, Histogram, On, wait_on};
+use metrics::{Buckets, Histogram, WaitTarget, wait_on};
 
 use crate::engine::{Engine, EngineError, ErrorKind, Outcome};
 use crate::record::{Page, RecordKey, Scan, Snapshot};
@@ -109,7 +109,7 @@ impl Measured {
         times: &Histogram,
         send: impl FnOnce() -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        let answer = wait_on(On::Engine(call), || {
+        let answer = wait_on(WaitTarget::Engine(call), || {
             let began = Instant::now();
             let answer = send();
             let time = began.elapsed();
@@ -150,7 +150,7 @@ impl Sub for Counts {
 }
 
 impl<E: Engine> Engine for Counting<E> {
-    crate::pass_on! { (.inner) frozen wipe remove watch }
+    crate::pass_on! { (.inner) open_snapshot wipe remove watch }
 
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.reads.fetch_add(1, Ordering::Relaxed);

@@ -3,12 +3,12 @@
 use types::AclId;
 
 use super::View;
-use crate::known::{Heir, Key, Value};
+use crate::known::{InheritKey, Key, Value};
 
 impl View<'_> {
     /// The access ACL and the rwx bits that a new file gets by inheritance from the ACL `from`, if this client
     /// has computed them before.
-    pub fn inherited(&self, from: AclId, heir: Heir) -> Option<(AclId, u32)> {
+    pub fn inherited(&self, from: AclId, heir: InheritKey) -> Option<(AclId, u32)> {
         match self.known.get(&Key::Inherited(from, heir), None) {
             Some(Value::Inherited(access, rwx)) => Some((access, rwx)),
             _ => None,
@@ -16,7 +16,7 @@ impl View<'_> {
     }
 
     /// Caches the result for [`View::inherited`].
-    pub fn remember_inherited(&self, from: AclId, heir: Heir, (access, rwx): (AclId, u32)) {
+    pub fn remember_inherited(&self, from: AclId, heir: InheritKey, (access, rwx): (AclId, u32)) {
         self.known.put(Key::Inherited(from, heir), Value::Inherited(access, rwx));
     }
 

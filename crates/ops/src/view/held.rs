@@ -14,7 +14,7 @@ impl View<'_> {
     }
 
     /// As [`View::known_inode`], for an inode that is to be copied: stops if another session holds it.
-    pub fn free_inode(&self, ino: Ino) -> Result<Option<Inode>, PlanStop> {
+    pub fn inode_not_held(&self, ino: Ino) -> Result<Option<Inode>, PlanStop> {
         let inode = self.known_inode(ino);
         match inode.as_ref().and_then(Inode::holder) {
             Some(holder) if holder != self.own => Err(PlanStop::Held(ino)),
@@ -37,7 +37,7 @@ impl View<'_> {
 
     /// Stops if another session holds the directory, because its stored entries may then be out of date. If neither the
     /// directory nor the entry is known, both are missing.
-    pub(super) fn require_free(&mut self, dir: Ino, name: &Name) -> Result<(), PlanStop> {
+    pub(super) fn require_not_held(&mut self, dir: Ino, name: &Name) -> Result<(), PlanStop> {
         if self.free.contains(&dir) {
             return Ok(());
         }

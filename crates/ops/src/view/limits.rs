@@ -11,7 +11,7 @@ impl View<'_> {
     /// a directory not empty. If the records are of several moments, the error may be right at none of them. The
     /// plan then assumes the opposite. A guard checks that, and after the conflict all records are of one moment.
     fn may_refuse(&self) -> bool {
-        !self.assumed && (self.is_exclusive || (self.is_one_moment && !self.used_known))
+        !self.assumed && (self.is_exclusive || (self.is_snapshot && !self.used_known))
     }
 
     /// Whether a directory is empty. Returns `false` if this operation has read that the directory is not empty and
@@ -117,9 +117,9 @@ mod tests {
     fn an_error_without_a_guard_needs_records_of_one_moment() {
         let (full, known) = (records(true), OwnReads::from_iter([(Key::Inode(INO), Value::Inode(None))]));
         let view = || View::new(&known, None, &full);
-        let of_moments = |is_exclusive, is_one_moment| {
+        let of_moments = |is_exclusive, is_snapshot| {
             let mut view = view();
-            view.set_moments(is_exclusive, is_one_moment);
+            view.set_consistency(is_exclusive, is_snapshot);
             view
         };
         let name = Name::new(b"a").unwrap();

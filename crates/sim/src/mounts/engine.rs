@@ -18,7 +18,7 @@ use crate::world::removes;
 use crate::xattrs::Value;
 
 /// The interval in which a stream polls for changes.
-const LOOK_EVERY: Duration = Duration::from_millis(25);
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 /// How long the heartbeat of the mutant waits for the store.
 const STALL: Duration = Duration::from_secs(200);
 
@@ -34,13 +34,13 @@ impl Network {
     }
 
     fn fails(&self) -> bool {
-        let faults = self.shared.weather.faults;
+        let faults = self.shared.conditions.faults;
         faults > 0 && host::random().is_multiple_of(faults) && self.shared.decide(Kind::Fault)
     }
 
     /// Whether the log of changes loses entries that this client has not read.
     fn is_trimmed(&self) -> bool {
-        let trims = self.shared.weather.trims;
+        let trims = self.shared.conditions.trims;
         trims > 0 && host::random().is_multiple_of(trims) && self.shared.decide(Kind::Trim)
     }
 
@@ -130,7 +130,7 @@ impl Changes for Stream {
                     false => Ok(news),
                 };
             }
-            host::sleep(LOOK_EVERY);
+            host::sleep(POLL_INTERVAL);
         }
     }
 }

@@ -105,7 +105,7 @@ impl Memory {
 }
 
 impl Kernel for Memory {
-    fn forget_attributes(&self, ino: Ino) {
+    fn invalidate_attributes(&self, ino: Ino) {
         if self.mutant == Some(Mutant::NotRepeated) && scheduler::name() == "limen-lease" {
             return;
         }
@@ -117,17 +117,17 @@ impl Kernel for Memory {
         }
     }
 
-    fn forget_content(&self, ino: Ino) {
-        self.forget_attributes(ino);
+    fn invalidate_content(&self, ino: Ino) {
+        self.invalidate_attributes(ino);
     }
 
-    fn forget_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>) {
-        self.forget_content(ino);
+    fn invalidate_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>) {
+        self.invalidate_content(ino);
         then();
     }
 
-    fn forget_range(&self, ino: Ino, _: u64, _: u64) {
-        self.forget_attributes(ino);
+    fn invalidate_range(&self, ino: Ino, _: u64, _: u64) {
+        self.invalidate_attributes(ino);
     }
 
     fn expire_name(&self, _: Ino, _: &[u8]) {}

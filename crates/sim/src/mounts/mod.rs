@@ -24,11 +24,11 @@ use ops::AtimeMode;
 use types::Ino;
 use vfs::{SessionInfo, Vfs, VfsOptions};
 
-use self::shared::{CACHE_RECORDS, CLIENTS, FILES, PROGRAMS, Shared, Weather};
+use self::shared::{CACHE_RECORDS, CLIENTS, Conditions, FILES, PROGRAMS, Shared};
 use crate::cut::{Cut, Kind};
-use crate::dice::Dice;
 use crate::machine::Clocks;
 use crate::mutant::Mutant;
+use crate::rng::Rng;
 use crate::schedule::{History, volume};
 use crate::world::World;
 
@@ -45,8 +45,8 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
         history.findings.push(error.to_string());
         return history;
     }
-    let mut weather = draw(seed, mutant);
-    let store = match store::Store::open(seed, weather.store) {
+    let mut conditions = draw(seed, mutant);
+    let store = match store::Store::open(seed, conditions.store) {
         Ok(store) => store,
         Err(error) => {
             history.findings.push(error.to_string());
@@ -54,23 +54,23 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
         }
     };
     let mut drawn = [0; Kind::COUNT];
-    drawn[Kind::Halt as usize] = weather.events.halts.len();
-    drawn[Kind::Jump as usize] = weather.events.jumps.len();
-    drawn[Kind::Kill as usize] = weather.events.kills.len();
-    keep(&mut weather.events.halts, cut, Kind::Halt);
-    keep(&mut weather.events.jumps, cut, Kind::Jump);
-    keep(&mut weather.events.kills, cut, Kind::Kill);
-    weather.horizon = cut.until.unwrap_or(weather.horizon);
-    let (horizon, events) = (weather.horizon, weather.events.clone());
+    drawn[Kind::Halt as usize] = conditions.events.halts.len();
+    drawn[Kind::Jump as usize] = conditions.events.jumps.len();
+    drawn[Kind::Kill as usize] = conditions.events.kills.len();
+    keep(&mut conditions.events.halts, cut, Kind::Halt);
+    keep(&mut conditions.events.jumps, cut, Kind::Jump);
+    keep(&mut conditions.events.kills, cut, Kind::Kill);
+    conditions.horizon = cut.until.unwrap_or(conditions.horizon);
+    let (horizon, events) = (conditions.horizon, conditions.events.clone());
     let clocks = Arc::new(Clocks::new(CLIENTS, mutant));
     let mut world = World::new(engine, None, mutant, Arc::clone(&clocks));
-    world.trace.push(format!("seed {seed}: {weather:?}"));
+    world.trace.push(format!("seed {seed}: {conditions:?}"));
     let shared = Arc::new(Shared {
         seed,
         mutant,
         cut: cut.clone(),
         decisions: drawn.map(AtomicUsize::new),
-        weather,
+        conditions,
         clocks: Arc::clone(&clocks),
         world: Mutex::new(world),
         store,
@@ -114,40 +114,39 @@ fn keep<T>(events: &mut Vec<T>, cut: &Cut, kind: Kind) {
     events.retain(|_| number.next().is_some_and(|number| !cut.has(kind, number)));
 }
 
-fn draw(seed: u64, mutant: Option<Mutant>) -> Weather {
-    let mut dice = Dice::of(seed, 9, 0);
+fn draw(seed: u64, mutant: Option<Mutant>) -> Conditions {
+    let mut rng = Rng::of(seed, 9, 0);
     // Only a mount that stands still for long loses its session, only a kill leaves a journal, and few
     // notifications overtake a reply that is then used. Without these conditions, the mutants would need
     // several times as many seeds.
     let needs_halts = mutant == Some(Mutant::KeepsLocks);
     let needs_acts = mutant == Some(Mutant::NotRepeated);
     let needs_kills = matches!(mutant, Some(Mutant::NotReplayed | Mutant::ForgetsSent));
-    let is_long = !needs_kills && dice.one_in(4) || needs_halts || needs_acts;
-    let seconds = if is_long { dice.pick(&[150, 250]) } else { dice.pick(&[5, 20]) };
+    let is_long = !needs_kills && rng.one_in(4) || needs_halts || needs_acts;
+    let seconds = if is_long { rng.pick(&[150, 250]) } else { rng.pick(&[5, 20]) };
     let mut halts = Vec::new();
     let mut from = Duration::from_secs(2);
     while from.as_secs() < seconds {
-        let length =
-            if is_long { dice.pick(&[1_000, 30_000, 130_000]) } else { dice.pick(&[100, 900, 3_000]) };
+        let length = if is_long { rng.pick(&[1_000, 30_000, 130_000]) } else { rng.pick(&[100, 900, 3_000]) };
         let to = from + Duration::from_millis(length);
-        halts.push(scheduler::Halt { client: dice.below(CLIENTS), from, to, is_suspend: dice.one_in(2) });
-        from = to + Duration::from_millis(dice.below(40_000) as u64);
+        halts.push(scheduler::Halt { client: rng.below(CLIENTS), from, to, is_suspend: rng.one_in(2) });
+        from = to + Duration::from_millis(rng.below(40_000) as u64);
     }
-    if (dice.one_in(2) || needs_acts) && !needs_halts {
+    if (rng.one_in(2) || needs_acts) && !needs_halts {
         halts.clear();
     }
-    let mut delay = Duration::from_micros(dice.pick(&[200, 5_000, 50_000]));
-    let faults = dice.pick(&[0, 100, 20]);
-    let mut idle_ms = if needs_acts { 100 } else { dice.pick(&[100, 400]) };
+    let mut delay = Duration::from_micros(rng.pick(&[200, 5_000, 50_000]));
+    let faults = rng.pick(&[0, 100, 20]);
+    let mut idle_ms = if needs_acts { 100 } else { rng.pick(&[100, 400]) };
     let mut jumps: Vec<scheduler::Jump> = Vec::new();
-    for _ in 0..dice.pick(&[0, 0, 1, 4]) {
-        let at = Duration::from_millis(dice.below(seconds as usize * 1000) as u64);
-        let seconds = dice.pick(&[-12, -1, 1, 12]) * 3600;
-        jumps.push(scheduler::Jump { client: dice.below(CLIENTS), at, seconds });
+    for _ in 0..rng.pick(&[0, 0, 1, 4]) {
+        let at = Duration::from_millis(rng.below(seconds as usize * 1000) as u64);
+        let seconds = rng.pick(&[-12, -1, 1, 12]) * 3600;
+        jumps.push(scheduler::Jump { client: rng.below(CLIENTS), at, seconds });
     }
     jumps.sort_unstable_by_key(|jump| jump.at);
     let mut kills = Vec::new();
-    let mut of_kills = Dice::of(seed, 9, 2);
+    let mut of_kills = Rng::of(seed, 9, 2);
     let has_kills = needs_kills || !is_long && !needs_acts && of_kills.one_in(3);
     if has_kills {
         halts.clear();
@@ -160,19 +159,19 @@ fn draw(seed: u64, mutant: Option<Mutant>) -> Weather {
             at += Duration::from_millis(500 + of_kills.below(3000) as u64);
         }
     }
-    Weather {
+    Conditions {
         horizon: Duration::from_secs(seconds),
         delay,
         faults,
         idle_ms,
-        trims: if needs_acts { 0 } else { dice.pick(&[0, 0, 20, 200]) },
-        has_tools: dice.one_in(2),
+        trims: if needs_acts { 0 } else { rng.pick(&[0, 0, 20, 200]) },
+        has_tools: rng.one_in(2),
         holds_directories: match mutant {
             Some(Mutant::IgnoresHolder | Mutant::TakesHeld) => true,
-            _ => has_kills || !needs_acts && Dice::of(seed, 9, 1).one_in(2),
+            _ => has_kills || !needs_acts && Rng::of(seed, 9, 1).one_in(2),
         },
         shares_machine: of_kills.one_in(2),
-        store: store::StoreWeather::draw(&mut dice),
+        store: store::StoreConditions::draw(&mut rng),
         events: scheduler::Events { halts, jumps, kills },
     }
 }
@@ -186,7 +185,7 @@ fn mount(shared: &Arc<Shared>, client: usize) {
     }
     let network = engine::Network { shared: Arc::clone(shared), client };
     let Ok(meta) = Meta::open(Arc::new(network), CACHE_RECORDS) else { return };
-    let holds_directories = shared.weather.holds_directories;
+    let holds_directories = shared.conditions.holds_directories;
     let journals = Some(Arc::new(shared.journals_of(client)) as Arc<dyn Journals>);
     let options =
         VfsOptions { atime: AtimeMode::Never, holds_directories, journals, ..VfsOptions::default() };

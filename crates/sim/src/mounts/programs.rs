@@ -8,20 +8,20 @@ use acl::credential::Credentials;
 use meta::LockKind;
 use ops::XattrMode;
 use types::{BLOCK_BYTES, Caps, Cred, Errno, Ino, Mode};
-use vfs::{AttrChange, Caller, Identity, LockRequest, Locked, MakeKind, MakeRequest, OpenFor, Vfs};
+use vfs::{AttrChange, Caller, Identity, LockRequest, Locked, MakeKind, MakeRequest, OpenAccess, Vfs};
 
 use crate::cut::Kind;
-use crate::dice::Dice;
 use crate::mounts::kernel::Memory;
 use crate::mounts::scheduler;
-use crate::mounts::shared::{CLIENTS, FILES, PROGRAMS, Shared, Weather};
+use crate::mounts::shared::{CLIENTS, Conditions, FILES, PROGRAMS, Shared};
 use crate::mutant::Mutant;
+use crate::rng::Rng;
 use crate::xattrs::{self, Value};
 
 /// How long a mount in normal operation may use an outdated mode: the lease on the cache, replies in flight,
 /// and the last repetition of a notification, plus some time for the network.
 pub(super) const OUTDATED: Duration = Duration::from_secs(2);
-const ANY: OpenFor = OpenFor { read: true, write: true, execute: false, append: false };
+const ANY: OpenAccess = OpenAccess { read: true, write: true, execute: false, append: false };
 
 pub(super) fn root() -> Caller<'static> {
     let credential = Credentials::new(1000).intern(&Cred::root(), &[]);
@@ -59,17 +59,17 @@ impl Program {
             self.look_into_own_places();
         }
         for number in 0.. {
-            scheduler::set_dice(Dice::of(self.shared.seed, 10 + who, number));
-            host::sleep(Duration::from_millis(host::random() % self.shared.weather.idle_ms));
+            scheduler::set_rng(Rng::of(self.shared.seed, 10 + who, number));
+            host::sleep(Duration::from_millis(host::random() % self.shared.conditions.idle_ms));
             let decision = (number * CLIENTS as u64 * PROGRAMS + who) as usize;
-            if self.shared.decide_numbered(Kind::Order, decision) {
+            if self.shared.decide_numbered(Kind::Assignment, decision) {
                 self.act(number);
             }
         }
     }
 
     fn act(&self, number: u64) {
-        let Weather { holds_directories, events, .. } = &self.shared.weather;
+        let Conditions { holds_directories, events, .. } = &self.shared.conditions;
         // If mounts are killed, only names in held directories are checked, because a killed mount loses all
         // other data that it had only in its memory.
         if *holds_directories && (!events.kills.is_empty() || host::random().is_multiple_of(2)) {
@@ -139,7 +139,7 @@ impl Program {
     /// Sets or removes an extended attribute.
     fn change_xattr(&self, ino: Ino) {
         let name = xattrs::name((host::random() % 3) as u8);
-        let value = Value::draw(&mut Dice::new(host::random()));
+        let value = Value::draw(&mut Rng::new(host::random()));
         let mode = match host::random() % 4 {
             0 => XattrMode::Create,
             1 => XattrMode::Replace,

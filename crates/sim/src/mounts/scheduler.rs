@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use host::sim::Machine;
 
-use crate::dice::Dice;
 use crate::machine::Clocks;
+use crate::rng::Rng;
 
 /// Longer than any thread computes between two sleeps.
 const STUCK: Duration = Duration::from_secs(120);
@@ -103,13 +103,13 @@ struct Ended;
 
 thread_local! {
     static NAME: RefCell<String> = const { RefCell::new(String::new()) };
-    static DICE: RefCell<Dice> = RefCell::new(Dice::new(0));
+    static RNG: RefCell<Rng> = RefCell::new(Rng::new(0));
 }
 
 /// From now on this thread draws other random numbers. A program has its own for each act, so they stay the
 /// same if other acts are cut.
-pub(super) fn set_dice(dice: Dice) {
-    DICE.set(dice);
+pub(super) fn set_rng(rng: Rng) {
+    RNG.set(rng);
 }
 
 /// The name given to this thread when it was started.
@@ -136,7 +136,7 @@ impl Machine for ThreadMachine {
             return;
         }
         // Add a random time, so that no two threads wake up at the same moment.
-        let jitter = Duration::from_nanos(DICE.with_borrow_mut(|dice| dice.below(20_000)) as u64);
+        let jitter = Duration::from_nanos(RNG.with_borrow_mut(|rng| rng.below(20_000)) as u64);
         let until = self.clocks.now() + time + jitter;
         let is_sent = self.messages.send(Message { worker: self.worker, what: What::Sleep(until) }).is_ok();
         if !is_sent || !self.answers.recv().unwrap_or(false) {
@@ -145,7 +145,7 @@ impl Machine for ThreadMachine {
     }
 
     fn random(&self) -> u64 {
-        DICE.with_borrow_mut(Dice::number)
+        RNG.with_borrow_mut(Rng::number)
     }
 
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {
@@ -193,7 +193,7 @@ fn start(
         }
         let Seat { clocks, client, name, worker, count, seed } = seat;
         NAME.set(name);
-        set_dice(Dice::of(seed, 1, worker as u64));
+        set_rng(Rng::of(seed, 1, worker as u64));
         let over = messages.clone();
         host::sim::enter(Rc::new(ThreadMachine { clocks, client, worker, count, seed, messages, answers }));
         let done = catch_unwind(AssertUnwindSafe(work));

@@ -13,7 +13,7 @@ use super::place::Place;
 use super::scheduler;
 use crate::cut::{Cut, Kind};
 use crate::machine::Clocks;
-use crate::mounts::store::{Store, StoreWeather};
+use crate::mounts::store::{Store, StoreConditions};
 use crate::mutant::Mutant;
 use crate::world::World;
 use crate::xattrs::Value;
@@ -27,7 +27,7 @@ pub(super) const CACHE_RECORDS: usize = 1000;
 
 /// The conditions that the seed selects.
 #[derive(Clone, Debug)]
-pub(super) struct Weather {
+pub(super) struct Conditions {
     /// The duration of the history.
     pub(super) horizon: Duration,
     /// The upper bound of the time that a request takes one way.
@@ -45,7 +45,7 @@ pub(super) struct Weather {
     pub(super) holds_directories: bool,
     /// Whether all mounts are on one machine, and so each sees the journals of the others.
     pub(super) shares_machine: bool,
-    pub(super) store: StoreWeather,
+    pub(super) store: StoreConditions,
     pub(super) events: scheduler::Events,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Shared {
     pub(super) cut: Cut,
     /// The number of decisions of each kind.
     pub(super) decisions: [AtomicUsize; Kind::COUNT],
-    pub(super) weather: Weather,
+    pub(super) conditions: Conditions,
     pub(super) clocks: Arc<Clocks>,
     pub(super) world: Mutex<World>,
     pub(super) store: Store,
@@ -106,12 +106,12 @@ impl Shared {
     }
 
     pub(super) fn journals_of(&self, client: usize) -> MachineJournals {
-        let machine = if self.weather.shares_machine { 0 } else { client };
+        let machine = if self.conditions.shares_machine { 0 } else { client };
         MachineJournals { memory: self.journals[machine].clone(), mutant: self.mutant }
     }
 
     pub(super) fn delay(&self) -> Duration {
-        Duration::from_nanos(host::random() % self.weather.delay.as_nanos() as u64)
+        Duration::from_nanos(host::random() % self.conditions.delay.as_nanos() as u64)
     }
 
     /// Whether the next decision of this kind is carried out.
@@ -170,7 +170,7 @@ impl Shared {
     pub(super) fn has_stood_still(&self, client: usize, within: Duration) -> bool {
         let now = self.clocks.now();
         let is_near = |halt: &scheduler::Halt| halt.from <= now && halt.to + within > now;
-        self.weather.events.halts.iter().any(|halt| halt.client == client && is_near(halt))
+        self.conditions.events.halts.iter().any(|halt| halt.client == client && is_near(halt))
     }
 }
 

@@ -9,7 +9,7 @@ use chunk::{BlockStore, Fault, Faults, StorageConfig, StoreCall, StoreOptions};
 use meta::MemEngine;
 use types::{BLOCK_BYTES, Errno, SliceSource};
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 use crate::world::rows;
 
 /// Longer than the interval of heartbeats.
@@ -17,7 +17,7 @@ const STALL: Duration = Duration::from_secs(40);
 
 /// How the store behaves.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StoreWeather {
+pub(super) struct StoreConditions {
     delay: Duration,
     /// How many of a thousand calls stall.
     stalls: u32,
@@ -25,10 +25,10 @@ pub(super) struct StoreWeather {
     failures: u32,
 }
 
-impl StoreWeather {
-    pub(super) fn draw(dice: &mut Dice) -> Self {
-        let delay = Duration::from_millis(dice.pick(&[1, 30, 1000]));
-        StoreWeather { delay, stalls: dice.pick(&[0, 0, 5]), failures: dice.pick(&[0, 20, 100]) }
+impl StoreConditions {
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        let delay = Duration::from_millis(rng.pick(&[1, 30, 1000]));
+        StoreConditions { delay, stalls: rng.pick(&[0, 0, 5]), failures: rng.pick(&[0, 20, 100]) }
     }
 }
 
@@ -39,16 +39,16 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn open(seed: u64, weather: StoreWeather) -> Result<Self, chunk::ChunkError> {
+    pub(super) fn open(seed: u64, conditions: StoreConditions) -> Result<Self, chunk::ChunkError> {
         let faults = Faults::new(seed);
         for call in [StoreCall::Put, StoreCall::Delete] {
-            faults.add(call, Fault::Refuse(Errno::EIO), weather.failures);
-            faults.add(call, Fault::DoneThenRefuse(Errno::EIO), weather.failures);
-            faults.add(call, Fault::Slow(STALL), weather.stalls);
+            faults.add(call, Fault::Fail(Errno::EIO), conditions.failures);
+            faults.add(call, Fault::DoneThenFail(Errno::EIO), conditions.failures);
+            faults.add(call, Fault::Slow(STALL), conditions.stalls);
         }
         for call in [StoreCall::Put, StoreCall::Get, StoreCall::Delete, StoreCall::List] {
-            faults.add(call, Fault::Slow(weather.delay / 10), 500);
-            faults.add(call, Fault::Slow(weather.delay), 1000);
+            faults.add(call, Fault::Slow(conditions.delay / 10), 500);
+            faults.add(call, Fault::Slow(conditions.delay), 1000);
         }
         let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
         let options =
@@ -61,7 +61,7 @@ impl Store {
     pub(super) fn close(&self) {
         self.faults.clear();
         for call in [StoreCall::Put, StoreCall::Delete] {
-            self.faults.add(call, Fault::Refuse(Errno::EIO), 1000);
+            self.faults.add(call, Fault::Fail(Errno::EIO), 1000);
         }
     }
 

@@ -25,7 +25,7 @@ const PAGE: usize = 3;
 
 /// Runs one tool after the other until the end of the history.
 pub(super) fn run(shared: &Arc<Shared>) {
-    if !shared.weather.has_tools {
+    if !shared.conditions.has_tools {
         return;
     }
     let network = || Network { shared: Arc::clone(shared), client: CLIENTS };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use meta::{Beside, Effect, Engine, Guard, Inode, Outcome, Record, RecordKey, Scan, Seq, Txn, Usage};
+use meta::{Effect, Engine, Guard, Inode, Outcome, Record, RecordKey, Scan, ScanInclude, Seq, Txn, Usage};
 use types::{Ino, Time};
 
 use super::fixture::*;
@@ -108,7 +108,7 @@ pub fn creates_are_applied_in_order(engine: &dyn Engine) {
     assert_eq!(done(&batch), [true, true, true, true, false, true, true, true, true]);
     assert_eq!(times(4), Some([8, 80]));
     let names = |parent| -> Vec<Record> {
-        let range = Scan::Dir { parent: Ino(parent), after: None, limit: 100, beside: Beside::Nothing };
+        let range = Scan::Dir { parent: Ino(parent), after: None, limit: 100, include: ScanInclude::Nothing };
         scan(engine, &range).snapshot.records
     };
     let dirent = |parent, entry: &str, ino| {
@@ -231,7 +231,7 @@ pub fn a_directory_is_removed_together_with_its_entries(engine: &dyn Engine) {
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })), "{outcomes:?}");
     for ino in [3, 4, 5] {
         assert_eq!(read_inode(engine, ino), None);
-        let scan = Scan::Dir { parent: Ino(ino), after: None, limit: 9, beside: Beside::Nothing };
+        let scan = Scan::Dir { parent: Ino(ino), after: None, limit: 9, include: ScanInclude::Nothing };
         assert_eq!(engine.scan(&scan).expect("a scan").snapshot.records, []);
     }
     assert_eq!(read_inode(engine, 2).map(|inode| inode.mtime.nanos()), Some(50));
@@ -416,8 +416,10 @@ pub fn concurrent_creates_all_commit(engine: &dyn Engine) {
     assert_eq!(numbers.iter().collect::<BTreeSet<_>>().len() as u64, all, "each commit has its own number");
     assert_eq!(read_usage(engine), Usage { inodes: all + 1, blocks: all });
     assert_eq!(read_inode(engine, 2).map(|dir| u64::from(dir.nlink)), Some(all + 1));
-    let entries =
-        scan(engine, &Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, beside: Beside::Nothing });
+    let entries = scan(
+        engine,
+        &Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, include: ScanInclude::Nothing },
+    );
     assert_eq!(entries.snapshot.records.len() as u64, all);
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use meta::{
-    Beside, Counter, Effect, Engine, Guard, Inode, Outcome, Page, Process, Record, RecordKey, Scan, Seq,
+    Counter, Effect, Engine, Guard, Inode, Outcome, Page, Process, Record, RecordKey, Scan, ScanInclude, Seq,
     Session, Txn, Usage,
 };
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time, XattrName};
@@ -158,7 +158,7 @@ pub(super) fn dump(engine: &dyn Engine, inos: u64, chunks: u64) -> Vec<Record> {
         parent: Ino(ino),
         after: None,
         limit,
-        beside: Beside::Nothing,
+        include: ScanInclude::Nothing,
     }));
     for range in scans {
         let page = scan(engine, &range);

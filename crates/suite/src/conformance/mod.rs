@@ -68,7 +68,7 @@ macro_rules! conformance {
             usage_is_exact a_wiped_engine_is_empty sync_succeeds concurrent_creates_all_commit reads_are_atomic
             directories_are_scanned_in_order directories_are_scanned_with_inodes inodes_are_scanned_in_order
             orphans_sessions_and_garbage_are_scanned_in_order shared_slices_and_acls_are_scanned_in_order
-            scans_obey_their_limit frozen_records_stay_as_they_were
+            scans_obey_their_limit snapshot_records_stay_as_they_were
             acl_guard only_condemned_acls_are_dropped no_inode_begins_to_refer_to_a_condemned_acl
             an_acl_that_an_inode_refers_to_is_not_dropped
             names_of_any_bytes numbers_at_their_limits long_values acls_are_read_with_inodes

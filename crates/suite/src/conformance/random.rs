@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use meta::{
-    Access, Beside, Counter, Effect, Engine, Guard, Inode, Lock, LockKind, LockOwner, LockWait, MemEngine,
-    Outcome, QuotaKey, QuotaRule, QuotaTag, Record, RecordKey, Scan, Seq, Session, Txn,
+    Access, Counter, Effect, Engine, Guard, Inode, Lock, LockKind, LockOwner, LockWait, MemEngine, Outcome,
+    QuotaKey, QuotaRule, QuotaTag, Record, RecordKey, Scan, ScanInclude, Seq, Session, Txn,
 };
 use types::{
     AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, QuotaId, SessionId, Slice, SliceId, SliceSource,
@@ -338,8 +338,8 @@ fn range(rng: &mut Rng) -> Scan {
         3 => Scan::Garbage { after: SliceId(rng.below(6)), limit },
         _ => {
             let after = if rng.one_in(2) { None } else { Some(any_name(rng)) };
-            let beside = rng.pick(&[Beside::Nothing, Beside::Inodes, Beside::InodesWithAcls]);
-            Scan::Dir { parent: any_ino(rng), after, limit, beside }
+            let include = rng.pick(&[ScanInclude::Nothing, ScanInclude::Inodes, ScanInclude::InodesWithAcls]);
+            Scan::Dir { parent: any_ino(rng), after, limit, include }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Scans: their order, and the boundaries of their pages.
 
-use meta::{Beside, Effect, Engine, Garbage, Record, RecordKey, Scan};
+use meta::{Effect, Engine, Garbage, Record, RecordKey, Scan, ScanInclude};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId, SliceSource};
 
 use super::fixture::*;
@@ -25,8 +25,8 @@ fn in_parts(
     }
 }
 
-fn dir(after: Option<Name>, limit: usize, beside: Beside) -> Scan {
-    Scan::Dir { parent: Ino(2), after, limit, beside }
+fn dir(after: Option<Name>, limit: usize, include: ScanInclude) -> Scan {
+    Scan::Dir { parent: Ino(2), after, limit, include }
 }
 
 pub fn directories_are_scanned_in_order(engine: &dyn Engine) {
@@ -40,10 +40,11 @@ pub fn directories_are_scanned_in_order(engine: &dyn Engine) {
     effects.extend([put_dirent(1, "zz", 1), put_dirent(3, "\u{1}", 1)]);
     apply(engine, effects);
     for limit in [1, 2, 3, 9, 10, 11] {
-        let records = in_parts(engine, dir(None, limit, Beside::Nothing), limit, |record| match record {
-            Record::Dirent(_, name, _) => Some(dir(Some(name.clone()), limit, Beside::Nothing)),
-            _ => None,
-        });
+        let records =
+            in_parts(engine, dir(None, limit, ScanInclude::Nothing), limit, |record| match record {
+                Record::Dirent(_, name, _) => Some(dir(Some(name.clone()), limit, ScanInclude::Nothing)),
+                _ => None,
+            });
         let found: Vec<&[u8]> = records
             .iter()
             .map(|record| match record {
@@ -54,7 +55,7 @@ pub fn directories_are_scanned_in_order(engine: &dyn Engine) {
         assert_eq!(found, names);
     }
     // A listing resumes after a name that no longer exists.
-    let page = scan(engine, &dir(Some(name("aaa")), 1, Beside::Nothing));
+    let page = scan(engine, &dir(Some(name("aaa")), 1, ScanInclude::Nothing));
     assert!(
         matches!(&page.snapshot.records[..], [Record::Dirent(_, n, Some(_))] if *n == name("ab"))
             && page.more
@@ -81,7 +82,7 @@ pub fn directories_are_scanned_with_inodes(engine: &dyn Engine) {
             put_dirent(2, "d", 13),
         ],
     );
-    let page = scan(engine, &dir(None, 4, Beside::InodesWithAcls));
+    let page = scan(engine, &dir(None, 4, ScanInclude::InodesWithAcls));
     assert!(!page.more, "a limit counts entries, not records");
     let inodes: Vec<_> =
         page.snapshot.records.iter().filter(|record| matches!(record, Record::Inode(..))).cloned().collect();
@@ -93,10 +94,10 @@ pub fn directories_are_scanned_with_inodes(engine: &dyn Engine) {
         assert!(page.snapshot.records.contains(&Record::Acl(id, Some(text.into()))));
     }
     // A later page of the same directory contains its own ACLs.
-    let page = scan(engine, &dir(Some(name("b")), 1, Beside::InodesWithAcls));
+    let page = scan(engine, &dir(Some(name("b")), 1, ScanInclude::InodesWithAcls));
     assert!(page.more && page.snapshot.records.contains(&Record::Acl(acls[0], Some("one".into()))));
     // Without ACLs, the records come in pairs of dirent and inode.
-    let page = scan(engine, &dir(None, 3, Beside::Inodes));
+    let page = scan(engine, &dir(None, 3, ScanInclude::Inodes));
     let inode_of = |record: &Record| matches!(record, Record::Inode(..)).then(|| record.clone());
     assert!(page.more);
     assert_eq!(page.snapshot.records.iter().filter_map(inode_of).collect::<Vec<_>>(), inodes[..3]);
@@ -106,7 +107,7 @@ pub fn directories_are_scanned_with_inodes(engine: &dyn Engine) {
         _ => false,
     };
     assert!(rest.is_empty() && pairs.iter().all(is_pair), "{page:?}");
-    let page = scan(engine, &dir(Some(name("c")), 3, Beside::Inodes));
+    let page = scan(engine, &dir(Some(name("c")), 3, ScanInclude::Inodes));
     assert!(
         matches!(page.snapshot.records[..], [Record::Dirent(..), Record::Inode(Ino(13), None)]),
         "{page:?}"
@@ -190,24 +191,24 @@ pub fn scans_obey_their_limit(engine: &dyn Engine) {
     let nothing = scan(engine, &Scan::Inodes { after: Ino(0), limit: 10 });
     assert!(nothing.snapshot.records.is_empty() && !nothing.more);
     apply(engine, vec![put(3, FILE), put_dirent(2, "a", 3)]);
-    for range in [Scan::Inodes { after: Ino(0), limit: 0 }, dir(None, 0, Beside::InodesWithAcls)] {
+    for range in [Scan::Inodes { after: Ino(0), limit: 0 }, dir(None, 0, ScanInclude::InodesWithAcls)] {
         let page = scan(engine, &range);
         assert!(page.snapshot.records.is_empty() && page.more, "{range:?}");
     }
     for limit in [1, usize::MAX] {
         assert!(!scan(engine, &Scan::Inodes { after: Ino(0), limit }).more);
-        assert!(!scan(engine, &dir(None, limit, Beside::Nothing)).more);
+        assert!(!scan(engine, &dir(None, limit, ScanInclude::Nothing)).more);
     }
     for after in [Ino(3), Ino(u64::MAX)] {
         assert!(scan(engine, &Scan::Inodes { after, limit: 5 }).snapshot.records.is_empty());
     }
 }
 
-pub fn frozen_records_stay_as_they_were(engine: &dyn Engine) {
+pub fn snapshot_records_stay_as_they_were(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR), put_dirent(2, "a", 3), put(3, FILE)]);
     let keys = [RecordKey::Dirent(Ino(2), name("a")), RecordKey::Inode(Ino(4)), RecordKey::Settings];
-    let scans = [Scan::Inodes { after: Ino(0), limit: 10 }, dir(None, 10, Beside::InodesWithAcls)];
-    let Some(mut frozen) = engine.frozen().expect("freezing succeeds") else { return };
+    let scans = [Scan::Inodes { after: Ino(0), limit: 10 }, dir(None, 10, ScanInclude::InodesWithAcls)];
+    let Some(mut snapshot) = engine.open_snapshot().expect("opening a snapshot succeeds") else { return };
     let read = engine.read(&keys).expect("a read succeeds").records;
     let pages = scans.clone().map(|range| scan(engine, &range).snapshot.records);
     let drop_name = Effect::DropDirent { parent: Ino(2), name: name("a") };
@@ -216,13 +217,13 @@ pub fn frozen_records_stay_as_they_were(engine: &dyn Engine) {
         engine,
         vec![drop_name, Effect::DropInode { ino: Ino(3) }, put(4, FILE), put_dirent(2, "b", 4), set],
     );
-    assert_eq!(frozen.read(&keys).expect("a frozen read succeeds").records, read);
+    assert_eq!(snapshot.read(&keys).expect("a read of the snapshot succeeds").records, read);
     for (range, page) in scans.iter().zip(pages) {
-        assert_eq!(frozen.scan(range).expect("a frozen scan succeeds").snapshot.records, page);
+        assert_eq!(snapshot.scan(range).expect("a scan of the snapshot succeeds").snapshot.records, page);
     }
-    let mut now = engine.frozen().expect("freezing succeeds").expect("it did before");
+    let mut now = engine.open_snapshot().expect("opening a snapshot succeeds").expect("it did before");
     assert_eq!(
-        now.read(&keys).expect("a frozen read succeeds").records,
+        now.read(&keys).expect("a read of the snapshot succeeds").records,
         engine.read(&keys).expect("a read succeeds").records
     );
 }

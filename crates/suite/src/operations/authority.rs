@@ -157,8 +157,8 @@ fn the_daemon_checks_attributes(factory: Factory<'_>) {
     let set = |set: SetAttr, by: u32| c.run_as(&SetAttr { ino: file, ..set }, &user(by)).map(drop);
     let time = || Some(Time::new(5, 5));
     let cut = || SetAttr { size: Some(1), ..SetAttr::default() };
-    let touch = || SetAttr { atime: time(), mtime: time(), is_set_times: true, ..SetAttr::default() };
-    let give = || SetAttr { is_set_times: false, ..touch() };
+    let touch = || SetAttr { atime: time(), mtime: time(), sets_times_to_now: true, ..SetAttr::default() };
+    let give = || SetAttr { sets_times_to_now: false, ..touch() };
     assert_eq!((set(cut(), 2), set(touch(), 2), set(give(), 2)), (Ok(()), Ok(()), Err(Errno::EPERM)));
     c.chmod(file, 0o444).unwrap();
     assert_eq!((set(cut(), 2), set(touch(), 2)), (Err(Errno::EACCES), Err(Errno::EACCES)));
@@ -292,7 +292,7 @@ fn changes_of_an_inode_depend_on_its_revision(factory: Factory<'_>) {
         SetAttr { uid: Some(2), ..set },
         SetAttr { gid: Some(2), ..set },
         SetAttr { atime: now, mtime: now, ..set },
-        SetAttr { atime: now, mtime: now, is_set_times: true, ..set },
+        SetAttr { atime: now, mtime: now, sets_times_to_now: true, ..set },
         SetAttr { size: Some(0), ..set },
     ];
     let acl_of = |text: Option<&str>| SetAcl {

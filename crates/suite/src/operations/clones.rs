@@ -56,7 +56,7 @@ impl Client {
 
     fn clone_errno(&self, source: Ino, parent: Ino, name: &str) -> Errno {
         match self.clone_to(source, parent, name) {
-            Err(CloneFailure { error: CloneError::Failed(Failure::Refused(errno)), is_removed: true }) => {
+            Err(CloneFailure { error: CloneError::Failed(Failure::Operation(errno)), is_removed: true }) => {
                 errno
             }
             other => panic!("{other:?}"),
@@ -275,7 +275,7 @@ fn a_copy_is_not_made_over_an_existing_name(factory: Factory<'_>) {
     };
     match c.clone_until(src, ROOT, "late", &stop) {
         Err(CloneFailure {
-            error: CloneError::Failed(Failure::Refused(Errno::EEXIST)),
+            error: CloneError::Failed(Failure::Operation(Errno::EEXIST)),
             is_removed: true,
         }) => {}
         other => panic!("{other:?}"),
@@ -399,7 +399,7 @@ fn an_unfinished_copy_is_removed(factory: Factory<'_>) {
     assert!(matches!(owner.meta.run(&end, &super::fixture::KERNEL), Err(Failure::Fenced(_))));
     // If `stop` returns true at once, nothing of the copy is removed.
     let reap = [Reap { session, ino: root }];
-    assert_eq!(c.meta.reap(&reap, &|| true), Err(Failure::Refused(Errno::ENOTEMPTY)));
+    assert_eq!(c.meta.reap(&reap, &|| true), Err(Failure::Operation(Errno::ENOTEMPTY)));
     assert_eq!(c.orphans(), 1);
     c.meta.reap(&reap, &|| false).unwrap();
     assert_eq!(c.orphans(), 0);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use client::Failure;
 use meta::{Engine, ErrorKind};
-use ops::{Fate, GetSlices, GetWaits, MakeKind, Write};
+use ops::{GetSlices, GetWaits, MakeKind, UnlinkOutcome, Write};
 use types::{ChunkIndex, Errno, Ino, Time};
 
 use super::case::{Case, Factory};
@@ -140,8 +140,9 @@ fn the_reply_of_an_operation_in_doubt_is_that_of_the_plan_that_was_committed(fac
         faulty.script([Fault::Late, Fault::Rival, last]);
         let unlinked = own.unlink(ROOT, "f").unwrap();
         faulty.deliver().unwrap();
-        let expected = if first_arrives { (first, Fate::Linked) } else { (second, Fate::Removed) };
-        assert_eq!((unlinked.inode.ino, unlinked.fate), expected);
+        let expected =
+            if first_arrives { (first, UnlinkOutcome::Linked) } else { (second, UnlinkOutcome::Removed) };
+        assert_eq!((unlinked.inode.ino, unlinked.outcome), expected);
         let names =
             ["f", "g", "other"].map(|name| own.stranger().lookup(ROOT, name).unwrap().map(|it| it.ino));
         assert_eq!(names, [None, first_arrives.then_some(second), Some(first)]);
@@ -158,16 +159,16 @@ fn work_in_doubt_continues_under_its_operation_id(factory: Factory<'_>) {
         let ino = own.create(ROOT, name).unwrap();
         let slices = vec![(ChunkIndex(0), blocks(0, 10, number))];
         let write = Write { ino, slices, end: 10, mtime: Time::now() };
-        let mut doubt = None;
+        let mut in_doubt = None;
         faulty.script([Fault::Late]);
-        let failure = own.meta.run_once(&write, &KERNEL, &mut doubt).unwrap_err();
+        let failure = own.meta.run_once(&write, &KERNEL, &mut in_doubt).unwrap_err();
         let Failure::Engine(error) = failure else { panic!("{failure}") };
-        assert!(error.kind == ErrorKind::Indeterminate && doubt.is_some(), "{error}");
+        assert!(error.kind == ErrorKind::Indeterminate && in_doubt.is_some(), "{error}");
         if arrives_first {
             faulty.deliver().unwrap();
         }
-        own.meta.run_once(&write, &KERNEL, &mut doubt).unwrap();
-        assert!(doubt.is_none());
+        own.meta.run_once(&write, &KERNEL, &mut in_doubt).unwrap();
+        assert!(in_doubt.is_none());
         faulty.deliver().unwrap();
         assert_eq!((rows(ino), own.inode(ino).size), (1, 10));
     }
@@ -179,16 +180,16 @@ fn a_canceled_operation_happened_before_or_never_does(factory: Factory<'_>) {
         let (own, faulty, _) = start(factory);
         own.meta.set_retry_timeout(Duration::ZERO);
         let make = own.make_op(ROOT, "d", MakeKind::Directory, 0o777);
-        let mut doubt = None;
+        let mut in_doubt = None;
         faulty.script([Fault::Late]);
-        assert!(own.meta.run_cancelable(&make, &KERNEL, &mut doubt).is_err());
+        assert!(own.meta.run_cancelable(&make, &KERNEL, &mut in_doubt).is_err());
         if arrives_first {
             faulty.deliver().unwrap();
         }
         // The cancellation is in doubt itself, and then succeeds.
         faulty.script([Fault::After]);
-        assert!(own.meta.cancel(&mut doubt).is_err() && doubt.is_some());
-        assert_eq!(own.meta.cancel(&mut doubt).unwrap().is_some(), arrives_first);
+        assert!(own.meta.cancel(&mut in_doubt).is_err() && in_doubt.is_some());
+        assert_eq!(own.meta.cancel(&mut in_doubt).unwrap().is_some(), arrives_first);
         faulty.deliver().unwrap();
         assert_eq!(own.stranger().lookup(ROOT, "d").unwrap().is_some(), arrives_first);
         assert!(own.stranger().run(&GetWaits).unwrap().is_empty(), "the mark is removed");

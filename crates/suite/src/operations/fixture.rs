@@ -79,7 +79,7 @@ impl Client {
 
     pub(super) fn run_as<O: Op>(&self, op: &O, authority: &Authority<'_>) -> Result<O::Reply, Errno> {
         self.meta.run(op, authority).map_err(|failure| match failure {
-            Failure::Refused(errno) => errno,
+            Failure::Operation(errno) => errno,
             Failure::Engine(error) => panic!("{}: the engine failed: {error}", O::NAME),
             Failure::Fenced(session) => panic!("{}: session {session} is gone", O::NAME),
         })

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use meta::{
-    AclKind, Beside, Dirent, Engine, Inode, Quota, QuotaKey, Record, RecordKey, Scan, Usage, xattr_blocks,
+    AclKind, Dirent, Engine, Inode, Quota, QuotaKey, Record, RecordKey, Scan, ScanInclude, Usage,
+    xattr_blocks,
 };
 use types::{FileType, Ino, QuotaId};
 
@@ -144,7 +145,7 @@ fn entries(engine: &Arc<dyn Engine>, dir: Ino) -> BTreeMap<types::Name, Dirent> 
     let mut entries = BTreeMap::new();
     loop {
         let after = entries.keys().next_back().cloned();
-        let scan = Scan::Dir { parent: dir, after, limit: PAGE_ROWS, beside: Beside::Nothing };
+        let scan = Scan::Dir { parent: dir, after, limit: PAGE_ROWS, include: ScanInclude::Nothing };
         let page = engine.scan(&scan).unwrap();
         for record in page.snapshot.records {
             if let Record::Dirent(_, name, Some(dirent)) = record {

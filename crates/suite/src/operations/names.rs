@@ -1,7 +1,7 @@
 //! Creating, finding and removing names, and what happens to the inode with its last name.
 
 use meta::{Record, Scan};
-use ops::{Authority, Fate, GetSlices, GetXattrs, Lookup, MakeKind, ReadLink, Reap, XattrMode};
+use ops::{Authority, GetSlices, GetXattrs, Lookup, MakeKind, ReadLink, Reap, UnlinkOutcome, XattrMode};
 use types::{Errno, FileType, Ino, Mode};
 
 use super::case::{Case, Factory};
@@ -138,11 +138,15 @@ fn unlink_of_one_of_several_names(factory: Factory<'_>) {
     let made = c.make(ROOT, "a", MakeKind::Regular, 0o644).unwrap();
     c.link(made.ino, ROOT, "b").unwrap();
     let unlinked = c.unlink(ROOT, "a").unwrap();
-    assert_eq!((unlinked.fate, unlinked.inode.nlink), (Fate::Linked, 2));
+    assert_eq!((unlinked.outcome, unlinked.inode.nlink), (UnlinkOutcome::Linked, 2));
     let left = c.at(ROOT, "b");
     assert_eq!((left.ino, left.nlink, left.mtime), (made.ino, 1, made.mtime));
     assert!(left.ctime > made.ctime, "unlink changes ctime of the inode");
-    assert_eq!(c.unlink_open(ROOT, "b", Some(Ino(77))).unwrap().fate, Fate::Removed, "another inode is open");
+    assert_eq!(
+        c.unlink_open(ROOT, "b", Some(Ino(77))).unwrap().outcome,
+        UnlinkOutcome::Removed,
+        "another inode is open"
+    );
     assert_eq!(c.run(&ops::GetInode(made.ino)), Err(Errno::ESTALE));
     check(&c);
 }
@@ -151,8 +155,8 @@ fn an_open_file_outlives_its_name(factory: Factory<'_>) {
     let c = fresh(factory);
     let file = c.create(ROOT, "file").unwrap();
     c.link(file, ROOT, "twin").unwrap();
-    assert_eq!(c.unlink_open(ROOT, "twin", Some(file)).unwrap().fate, Fate::Linked);
-    assert_eq!(c.unlink_open(ROOT, "file", Some(file)).unwrap().fate, Fate::Orphan);
+    assert_eq!(c.unlink_open(ROOT, "twin", Some(file)).unwrap().outcome, UnlinkOutcome::Linked);
+    assert_eq!(c.unlink_open(ROOT, "file", Some(file)).unwrap().outcome, UnlinkOutcome::Orphan);
     assert_eq!(c.inode(file).nlink, 0);
     let back = c.link_op(file, ROOT, "back");
     let root = Authority::Daemon(types::Cred::root());

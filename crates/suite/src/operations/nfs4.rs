@@ -5,9 +5,9 @@ use std::time::Duration;
 use acl::nfs4::{self, AclInherit, AclMode, Mask, Nfs4Acl, Policy, Scope};
 use meta::{Access, AclKind, Effect, Txn, Volume};
 use ops::{
-    AclType, Admit, Authority, Configure, CopiedAcl, CopyAcl, GetNfs4Acl, GetProjection, Lookup, MakeKind,
-    MakeOrphan, Open, OpenFor, Opened, Rename, RenameFlags, Rmdir, SetAcl, SetAttr, SetNfs4Acl, SetXattr,
-    Unlink, XattrMode,
+    AclType, Authority, CheckAccess, Configure, CopiedAcl, CopyAcl, GetNfs4Acl, GetProjection, Lookup,
+    MakeKind, MakeOrphan, Open, OpenAccess, Opened, Rename, RenameFlags, Rmdir, SetAcl, SetAttr, SetNfs4Acl,
+    SetXattr, Unlink, XattrMode,
 };
 use types::{AclId, Caps, Cred, Errno, FileType, Ino, Mode, OpId};
 
@@ -270,8 +270,10 @@ fn a_rename_needs_rights_to_remove_and_add(factory: Factory<'_>) {
 fn opening_a_file_needs_rights(factory: Factory<'_>) {
     let c = fresh_nfs4(factory);
     let f = file(&c, ROOT, "f", "A::2:r,A::3:w,A::4:a,A::5:x,A::6:rw");
-    let open =
-        |read, write, append, execute| Open { ino: f, what_for: OpenFor { read, write, append, execute } };
+    let open = |read, write, append, execute| Open {
+        ino: f,
+        open_access: OpenAccess { read, write, append, execute },
+    };
     let try_open =
         |how: &Open, by: &Authority<'_>| c.run_as(how, by).map(|Opened { append_only, .. }| append_only);
     let (read, write) = (open(true, false, false, false), open(false, true, false, false));
@@ -299,10 +301,10 @@ fn opening_a_file_needs_rights(factory: Factory<'_>) {
     assert_eq!(try_open(&read, &able(7, Caps::DAC_READ_SEARCH)), Ok(false));
     c.run(&set(f, "A::2:r")).unwrap();
     assert_eq!(try_open(&execute, &over), Err(Errno::EACCES), "no caller may execute it");
-    let admit = |want| Admit { ino: f, want };
-    assert_eq!(c.run_as(&admit(Mask::READ_DATA), &user(2)), Ok(()));
-    assert_eq!(c.run_as(&admit(Mask::READ_NAMED_ATTRS), &user(2)), Err(Errno::EACCES));
-    assert_eq!(c.run(&admit(Mask::ALL)), Ok(()), "the kernel has checked access");
+    let access = |want| CheckAccess { ino: f, want };
+    assert_eq!(c.run_as(&access(Mask::READ_DATA), &user(2)), Ok(()));
+    assert_eq!(c.run_as(&access(Mask::READ_NAMED_ATTRS), &user(2)), Err(Errno::EACCES));
+    assert_eq!(c.run(&access(Mask::ALL)), Ok(()), "the kernel has checked access");
     let xattr = |name: &str| SetXattr { ino: f, name: x(name), value: b"1"[..].into(), mode: XattrMode::Set };
     assert_eq!(c.run_as(&xattr("user.a"), &user(2)), Err(Errno::EACCES));
     c.run(&set(f, "A::2:N")).unwrap();
@@ -317,7 +319,7 @@ fn setting_attributes_needs_rights(factory: Factory<'_>) {
     let now = types::Time::new(7, 7);
     let base = || SetAttr { ino: f, ..SetAttr::default() };
     let times = || SetAttr { mtime: Some(now), ..base() };
-    let touch = || SetAttr { is_set_times: true, ..times() };
+    let touch = || SetAttr { sets_times_to_now: true, ..times() };
     let size = || SetAttr { size: Some(5), ..base() };
     let refused = |op: SetAttr, uid| c.run_as(&op, &user(uid)).unwrap_err();
     assert_eq!(c.run_as(&size(), &user(2)).map(drop), Ok(()));
@@ -478,12 +480,12 @@ fn a_damaged_acl_permits_only_its_replacement(factory: Factory<'_>) {
     // A valid ACL, but not the one that had this id.
     let g = file(&c, ROOT, "g", "D::2:w,A::2:rwx");
     damage(g, Some("A::2:rwx"));
-    let opened = c.stranger().run_as(&Admit { ino: g, want: Mask::WRITE_DATA }, &user(2));
+    let opened = c.stranger().run_as(&CheckAccess { ino: g, want: Mask::WRITE_DATA }, &user(2));
     assert_eq!(opened, Err(Errno::EIO));
     damage(d, None);
     damage(f, Some("u::rwx,g::r-x,o::r-x"));
     let s = c.stranger();
-    let open = Open { ino: f, what_for: OpenFor { read: true, ..OpenFor::default() } };
+    let open = Open { ino: f, open_access: OpenAccess { read: true, ..OpenAccess::default() } };
     for caller in [user(1), user(2)] {
         assert_eq!(s.run_as(&open, &caller), Err(Errno::EIO));
         assert_eq!(s.run_as(&Lookup { parent: d, name: n("f") }, &caller), Err(Errno::EIO));
@@ -523,7 +525,7 @@ fn the_longest_acl_is_stored_and_enforced(factory: Factory<'_>) {
     let f = file(&c, ROOT, "f", &entries("A::7:r").replace("A:fdg:", "A:g:"));
     let s = c.stranger();
     assert_eq!(s.run(&GetNfs4Acl(d)).unwrap(), acl(&text));
-    let read = Admit { ino: f, want: Mask::READ_DATA };
+    let read = CheckAccess { ino: f, want: Mask::READ_DATA };
     assert_eq!((s.run_as(&read, &user(7)), s.run_as(&read, &user(8))), (Ok(()), Err(Errno::EACCES)));
     let member = Authority::Daemon(Cred::new(8, 8, &[4_000_000_001, 4_000_007_999], Caps::NONE));
     assert_eq!(s.run_as(&read, &member), Ok(()));

@@ -7,8 +7,8 @@ use acl::credential::{Credential, Credentials};
 use acl::nfs4::{Mask, Policy};
 use meta::{Counting, Engine};
 use ops::{
-    Admit, Authority, CredentialSource, Lookup, Make, MakeKind, MakeOrphan, Open, OpenFor, Rename, Rmdir,
-    SetAttr, Unlink,
+    Authority, CheckAccess, CredentialSource, Lookup, Make, MakeKind, MakeOrphan, Open, OpenAccess, Rename,
+    Rmdir, SetAttr, Unlink,
 };
 use types::{Caps, Cred, Errno, Mode};
 
@@ -61,7 +61,7 @@ fn credentials_are_resolved_only_when_needed(factory: Factory<'_>) {
     let plain = c.make(ROOT, "plain", MakeKind::Regular, 0o640).unwrap().ino;
     c.run(&SetAttr { ino: plain, uid: Some(1), gid: Some(50), ..SetAttr::default() }).unwrap();
     let named = file(&c, ROOT, "named", "A:g:60:r");
-    let read = |ino| Open { ino, what_for: OpenFor { read: true, ..OpenFor::default() } };
+    let read = |ino| Open { ino, open_access: OpenAccess { read: true, ..OpenAccess::default() } };
     let try_open = |subject: &CountingCaller, ino| {
         let may = c.run_as(&read(ino), &Authority::Both(subject)).is_ok();
         (may, subject.times.swap(0, Ordering::Relaxed) > 0)
@@ -121,10 +121,10 @@ fn rights_that_no_group_affects_need_no_credential(factory: Factory<'_>) {
                 open: None,
             };
             c.run_as(&rename, &by).unwrap();
-            c.run_as(&Admit { ino: at, want: Mask::LIST_DIRECTORY }, &by).unwrap();
+            c.run_as(&CheckAccess { ino: at, want: Mask::LIST_DIRECTORY }, &by).unwrap();
             c.run_as(&set(file, "A:g:60:r,A::3:rw,A::OWNER@:rw"), &by).unwrap();
-            let what_for = OpenFor { read: true, write: true, ..OpenFor::default() };
-            c.run_as(&Open { ino: file, what_for }, &by).unwrap();
+            let open_access = OpenAccess { read: true, write: true, ..OpenAccess::default() };
+            c.run_as(&Open { ino: file, open_access }, &by).unwrap();
             c.run_as(&Unlink { parent: at, name: n("b"), open: None }, &by).unwrap();
             c.run_as(&Rmdir { parent: at, name: n("sub") }, &by).unwrap();
             let times = subject.times.load(Ordering::Relaxed);
@@ -164,7 +164,7 @@ fn acls_cost_no_extra_round_trip(factory: Factory<'_>) {
     // Neither the directory, nor the file, nor their ACLs are cached.
     cost("a cold name", 1, &|| assert!(c.run_as(&Lookup { parent: sub, name: n("a") }, &by).is_ok()));
     let a = c.at(sub, "a").ino;
-    let open = Open { ino: a, what_for: OpenFor { read: true, write: true, ..OpenFor::default() } };
+    let open = Open { ino: a, open_access: OpenAccess { read: true, write: true, ..OpenAccess::default() } };
     cost("open", 1, &|| assert!(c.run_as(&open, &by).is_ok()));
     cost("unlink", 1, &|| assert!(c.run_as(&unlink("a"), &by).is_ok()));
     let cold = client(&shared);

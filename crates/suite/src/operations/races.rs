@@ -138,7 +138,7 @@ fn links_and_access_changed_before_the_commit(factory: Factory<'_>) {
         },
         |c| c.unlink(ROOT, "f"),
     );
-    assert_eq!(linked.unwrap().fate, ops::Fate::Linked);
+    assert_eq!(linked.unwrap().outcome, ops::UnlinkOutcome::Linked);
     assert_eq!(race.client.stranger().inode(f).nlink, 1, "the inode stays, because it has a new name");
     let chmod = race.lose(|r| r.chmod(r.at(ROOT, "g").ino, 0o4711).unwrap(), |c| c.chmod(f, 0o600));
     assert_eq!((chmod, race.client.stranger().inode(f).mode), (Ok(()), Mode::new(0o600)));

@@ -224,7 +224,7 @@ fn show(engine: &Arc<dyn Engine>) -> BTreeMap<Ino, Shown> {
         let mut entries = BTreeMap::new();
         if inode.kind.is_dir() {
             let scan =
-                meta::Scan::Dir { parent: ino, after: None, limit: 100, beside: meta::Beside::Nothing };
+                meta::Scan::Dir { parent: ino, after: None, limit: 100, include: meta::ScanInclude::Nothing };
             for record in engine.scan(&scan).unwrap().snapshot.records {
                 if let Record::Dirent(_, name, Some(dirent)) = record {
                     entries.insert(String::from_utf8_lossy(name.as_bytes()).into_owned(), dirent.ino);

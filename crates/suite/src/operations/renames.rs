@@ -1,6 +1,6 @@
 //! Rename: to a free name, over an existing one, exchange, and errors.
 
-use ops::{Fate, Reap, Rename, RenameFlags};
+use ops::{Reap, Rename, RenameFlags, UnlinkOutcome};
 use types::{Errno, Ino};
 
 use super::case::{Case, Factory};
@@ -62,14 +62,14 @@ fn rename_replaces_the_target(factory: Factory<'_>) {
     let c = fresh(factory);
     let (a, b) = (c.create(ROOT, "a").unwrap(), c.create(ROOT, "b").unwrap());
     let replaced = c.rename(ROOT, "a", ROOT, "b", REPLACE).unwrap().replaced.unwrap();
-    assert_eq!((replaced.inode.ino, replaced.fate), (b, Fate::Removed));
+    assert_eq!((replaced.inode.ino, replaced.outcome), (b, UnlinkOutcome::Removed));
     assert_eq!(c.at(ROOT, "b").ino, a);
     assert_eq!(c.run(&ops::GetInode(b)), Err(Errno::ESTALE));
     // A file with another name survives being replaced.
     let twin = c.create(ROOT, "twin").unwrap();
     c.link(twin, ROOT, "twin2").unwrap();
     let replaced = c.rename(ROOT, "b", ROOT, "twin", REPLACE).unwrap().replaced.unwrap();
-    assert_eq!((replaced.fate, c.inode(twin).nlink), (Fate::Linked, 1));
+    assert_eq!((replaced.outcome, c.inode(twin).nlink), (UnlinkOutcome::Linked, 1));
     // An empty directory may be replaced by a directory, within a parent and between parents.
     let (d, e, f) = (c.mkdir(ROOT, "d").unwrap(), c.mkdir(ROOT, "e").unwrap(), c.mkdir(ROOT, "f").unwrap());
     c.rename(ROOT, "d", ROOT, "e", REPLACE).unwrap();
@@ -213,7 +213,7 @@ fn a_replaced_open_file_becomes_an_orphan(factory: Factory<'_>) {
         whiteout: None,
         open: Some(b),
     };
-    assert_eq!(c.run(&op).unwrap().replaced.unwrap().fate, Fate::Orphan);
+    assert_eq!(c.run(&op).unwrap().replaced.unwrap().outcome, UnlinkOutcome::Orphan);
     assert_eq!((c.at(ROOT, "b").ino, c.inode(b).nlink), (a, 0));
     check(&c);
     c.run(&Reap { session: c.meta.session(), ino: b }).unwrap();

@@ -7,7 +7,7 @@ use acl::identity::{DomainTable, Id};
 use acl::nfs4::{GrowingTable, Nfs4Acl, Policy, Principals, Scope};
 use meta::{AclKind, Effect, Record, RecordKey, Txn, Volume};
 use ops::{
-    AddSidRule, Admit, Authority, GetNfs4Acl, GetProjection, Numbering, RemoveSidRules, SetNfs4Acl,
+    AddSidRule, Authority, CheckAccess, GetNfs4Acl, GetProjection, Numbering, RemoveSidRules, SetNfs4Acl,
     SidRulesRefusal, XattrMode,
 };
 use types::{Caps, Cred, Errno, Ino, OpId};
@@ -96,7 +96,7 @@ fn domains_are_added_and_keep_their_numbers(factory: Factory<'_>) {
     c.run(&again).unwrap();
     assert_eq!(sids(&late, f), [BOB, ANN]);
     // No caller has any of these SIDs.
-    let read = Admit { ino: f, want: acl::nfs4::Mask::READ_DATA };
+    let read = CheckAccess { ino: f, want: acl::nfs4::Mask::READ_DATA };
     let caller = Authority::Daemon(Cred::new(1105, 1105, &[1105], Caps::NONE));
     assert_eq!(c.run_as(&read, &caller), Err(Errno::EACCES));
     check(&c);
@@ -160,7 +160,7 @@ fn sid_rules_let_entries_for_domains_decide(factory: Factory<'_>) {
     let stored = c.run(&GetNfs4Acl(f)).unwrap();
     let may = |c: &Client, uid, groups: &[u32]| {
         let caller = Authority::Daemon(Cred::new(uid, 9, groups, Caps::NONE));
-        c.run_as(&Admit { ino: f, want: acl::nfs4::Mask::READ_DATA }, &caller).is_ok()
+        c.run_as(&CheckAccess { ino: f, want: acl::nfs4::Mask::READ_DATA }, &caller).is_ok()
     };
     let shown = |c: &Client| {
         let shown = c.run(&GetProjection(&c.inode(f))).unwrap().unwrap();

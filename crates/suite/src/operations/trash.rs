@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use meta::{Counting, Engine, QuotaKey, Volume};
 use ops::{
-    Configure, EmptyTrash, Fate, Link, MakeKind, MakeTrash, MayTrash, Prune, Rmdir, TrashHour, TrashName,
-    Unlink, Unlinked,
+    Configure, EmptyTrash, Link, MakeKind, MakeTrash, Prune, Rmdir, TrashHour, TrashName, Unlink,
+    UnlinkOutcome, Unlinked, WithTrash,
 };
 use types::{Errno, Ino, QuotaId, Time};
 
@@ -47,7 +47,7 @@ impl Client {
                 false => self.unlink(parent, name),
             };
             let unlinked = unlinked.unwrap();
-            if unlinked.fate != Fate::NoTrash {
+            if unlinked.outcome != UnlinkOutcome::NoTrash {
                 return unlinked;
             }
             self.make_trash(unlinked.inode.uid);
@@ -60,9 +60,9 @@ impl Client {
 }
 
 fn hour_of(unlinked: Unlinked) -> Ino {
-    match unlinked.fate {
-        Fate::Trashed { hour } => hour,
-        fate => panic!("{fate:?}"),
+    match unlinked.outcome {
+        UnlinkOutcome::Trashed { hour } => hour,
+        outcome => panic!("{outcome:?}"),
     }
 }
 
@@ -120,7 +120,7 @@ fn a_volume_gets_a_trash(factory: Factory<'_>) {
     c.run(&Configure { trash_days: Some(0), ..Configure::default() }).unwrap();
     c.meta.refresh_settings().unwrap();
     c.create(ROOT, "g").unwrap();
-    assert_eq!(c.trash(ROOT, "g").fate, Fate::Removed);
+    assert_eq!(c.trash(ROOT, "g").outcome, UnlinkOutcome::Removed);
     assert_eq!(c.at(ROOT, ".trash").ino, Ino::TRASH);
     check(&c);
 }
@@ -131,7 +131,7 @@ fn a_removed_file_gets_a_name(factory: Factory<'_>) {
     let file = c.create(dir, "f").unwrap();
     c.write(file, 0, 5000, 7).unwrap();
     let before = c.inode(file);
-    assert_eq!(c.unlink(dir, "f").unwrap().fate, Fate::NoTrash);
+    assert_eq!(c.unlink(dir, "f").unwrap().outcome, UnlinkOutcome::NoTrash);
     assert_eq!(c.at(dir, "f").ino, file, "nothing was changed");
     let hour = hour_of(c.trash(dir, "f"));
     assert_eq!(c.lookup(dir, "f"), Ok(None));
@@ -146,11 +146,11 @@ fn a_removed_file_gets_a_name(factory: Factory<'_>) {
     }
     // A file that is open is deleted at its last close, as without a trash.
     let open = c.create(dir, "open").unwrap();
-    assert_eq!(c.unlink_open(dir, "open", Some(open)).unwrap().fate, Fate::Orphan);
+    assert_eq!(c.unlink_open(dir, "open", Some(open)).unwrap().outcome, UnlinkOutcome::Orphan);
     // A file with other names is not removed.
     let file = c.create(dir, "a").unwrap();
     c.link(file, dir, "b").unwrap();
-    assert_eq!(c.trash(dir, "a").fate, Fate::Linked);
+    assert_eq!(c.trash(dir, "a").outcome, UnlinkOutcome::Linked);
     hour_of(c.trash(dir, "b"));
     // Remove a symbolic link with a long name.
     let long = "é".repeat(120);
@@ -244,9 +244,9 @@ fn removals_in_the_trash(factory: Factory<'_>) {
     assert_eq!(names.len(), 3);
     let before = c.trash_usage();
     let dir = names.iter().find(|name| name.ends_with("-d")).unwrap();
-    assert_eq!(c.trash(hour, dir).fate, Fate::Removed);
+    assert_eq!(c.trash(hour, dir).outcome, UnlinkOutcome::Removed);
     let file = names.iter().find(|name| name.ends_with("-a")).unwrap();
-    assert_eq!(c.trash(hour, file).fate, Fate::Removed);
+    assert_eq!(c.trash(hour, file).outcome, UnlinkOutcome::Removed);
     assert_eq!(c.trash_usage(), (before.0 - 2, before.1));
     // Only directories of the trash are emptied.
     let live = c.mkdir(ROOT, "live").unwrap();
@@ -273,16 +273,16 @@ fn what_cannot_be_kept(factory: Factory<'_>) {
     c.make_trash(0);
     for (name, kind) in [("p", MakeKind::Fifo), ("s", MakeKind::Socket), ("c", MakeKind::CharDevice(259))] {
         c.make(ROOT, name, kind, 0o600).unwrap();
-        assert_eq!(c.trash(ROOT, name).fate, Fate::Removed, "{name}");
+        assert_eq!(c.trash(ROOT, name).outcome, UnlinkOutcome::Removed, "{name}");
     }
     // The directory of a quota could not get its tag back.
     let dir = c.mkdir(ROOT, "q").unwrap();
     c.limit(dir, super::quotas::inodes(10)).unwrap();
-    assert_eq!(c.trash(ROOT, "q").fate, Fate::Removed);
+    assert_eq!(c.trash(ROOT, "q").outcome, UnlinkOutcome::Removed);
     // The caller may want a removal without the trash.
     c.create(ROOT, "f").unwrap();
     let op = Unlink { parent: ROOT, name: n("f"), open: None };
-    assert_eq!(c.run(&MayTrash { op: &op, is_on: false }).unwrap().fate, Fate::Removed);
+    assert_eq!(c.run(&WithTrash { op: &op, is_on: false }).unwrap().outcome, UnlinkOutcome::Removed);
     check(&c);
 }
 
@@ -328,7 +328,7 @@ fn a_deleted_directory_comes_back(factory: Factory<'_>) {
     let c = other;
     c.meta.trash().put(0, TrashHour::of(Time::now()), hour);
     c.create(ROOT, "b").unwrap();
-    assert_eq!(c.unlink(ROOT, "b").unwrap().fate, Fate::NoTrash);
+    assert_eq!(c.unlink(ROOT, "b").unwrap().outcome, UnlinkOutcome::NoTrash);
     let again = hour_of(c.trash(ROOT, "b"));
     assert_ne!(again, hour);
     assert_eq!(c.trash_usage(), (4, 0));

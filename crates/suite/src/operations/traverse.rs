@@ -4,7 +4,7 @@
 use acl::nfs4::{Nfs4Acl, Policy, Scope, Traversers};
 use meta::{AclKind, Volume};
 use ops::{
-    Authority, GetNfs4Acl, GetProjection, Lookup, MakeKind, Open, OpenFor, Rename, SetAttr, SetNfs4Acl,
+    Authority, GetNfs4Acl, GetProjection, Lookup, MakeKind, Open, OpenAccess, Rename, SetAttr, SetNfs4Acl,
     Unlink, XattrMode,
 };
 use types::{Caps, Cred, Errno, Ino, Mode};
@@ -58,7 +58,7 @@ fn traversers_search_every_directory_and_no_more(factory: Factory<'_>) {
             let flags = Default::default();
             let rename = Rename { parent, name, new_parent, new_name, flags, whiteout: None, open: None };
             assert_eq!(c.run_as(&rename, &caller).unwrap_err(), Errno::EACCES);
-            let list = Open { ino: d, what_for: OpenFor { read: true, ..OpenFor::default() } };
+            let list = Open { ino: d, open_access: OpenAccess { read: true, ..OpenAccess::default() } };
             assert_eq!(c.run_as(&list, &caller), Err(Errno::EACCES));
         }
         let of_number = Authority::Daemon(Cred::new(GROUP, 8, &[HOLDER], Caps::NONE));
@@ -68,7 +68,7 @@ fn traversers_search_every_directory_and_no_more(factory: Factory<'_>) {
     }
     // The privilege does not include the execution of files.
     let program = c.make(ROOT, "program", MakeKind::Regular, 0o700).unwrap().ino;
-    let execute = Open { ino: program, what_for: OpenFor { execute: true, ..OpenFor::default() } };
+    let execute = Open { ino: program, open_access: OpenAccess { execute: true, ..OpenAccess::default() } };
     assert_eq!(c.run_as(&execute, &by(HOLDER, &[])), Err(Errno::EACCES));
     check(&c);
 }

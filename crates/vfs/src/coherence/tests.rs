@@ -12,7 +12,7 @@ use crate::caller::{Caller, Identity, IdentitySource};
 use crate::fixture::{format, make, mount, root, user};
 use crate::in_flight::REPLY_TRUSTED;
 use crate::recent_grants;
-use crate::{AttrChange, LockRequest, Locked, MakeKind, MakeRequest, OpenFor, Vfs};
+use crate::{AttrChange, LockRequest, Locked, MakeKind, MakeRequest, OpenAccess, Vfs};
 
 /// Longer than any step takes, unless it hangs.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -63,20 +63,20 @@ impl Recorder {
 }
 
 impl Kernel for Recorder {
-    fn forget_attributes(&self, ino: Ino) {
+    fn invalidate_attributes(&self, ino: Ino) {
         self.record(Event::Attributes(ino));
     }
 
-    fn forget_content(&self, ino: Ino) {
+    fn invalidate_content(&self, ino: Ino) {
         self.record(Event::Content(ino));
     }
 
-    fn forget_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>) {
-        self.forget_content(ino);
+    fn invalidate_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>) {
+        self.invalidate_content(ino);
         then();
     }
 
-    fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
+    fn invalidate_range(&self, ino: Ino, offset: u64, len: u64) {
         self.record(Event::Range(ino, offset, len));
     }
 
@@ -441,7 +441,7 @@ fn pages_are_dropped_before_a_lock_is_granted_if_the_data_has_changed() {
     // The second mount receives no changes, so only the lock request can detect that the data has changed.
     pair.b.caches.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
     let ino = make(&pair.a, "f");
-    let any = OpenFor { read: true, write: true, execute: false, append: false };
+    let any = OpenAccess { read: true, write: true, execute: false, append: false };
     for vfs in [&pair.a, &pair.b] {
         vfs.files.open(&root(), ino, any).unwrap();
     }

@@ -17,7 +17,7 @@ use crate::record::Seq;
 
 /// The commit numbers that one handle knows.
 #[derive(Debug, Default)]
-pub struct Order(Mutex<State>);
+pub struct CommitNumbers(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -31,7 +31,7 @@ struct State {
 /// A commit in flight. If it is dropped without [`Pending::done`], it counts as in flight for [`LOST_FOR`].
 #[derive(Debug)]
 struct Pending<'a> {
-    order: &'a Order,
+    commit_numbers: &'a CommitNumbers,
     began: u64,
     lost: bool,
 }
@@ -39,7 +39,7 @@ struct Pending<'a> {
 /// After this time a server has ended any request that its client no longer waits for.
 pub const LOST_FOR: Duration = Duration::from_secs(60);
 
-impl Order {
+impl CommitNumbers {
     /// The label for a read that begins now.
     pub fn read(&self) -> Seq {
         let mut state = self.state();
@@ -74,7 +74,7 @@ impl Order {
         let mut state = self.state();
         let began = state.newest;
         *state.under_way.entry(began).or_default() += 1;
-        Pending { order: self, began, lost: true }
+        Pending { commit_numbers: self, began, lost: true }
     }
 
     /// Notes that the commit with this number is visible to all reads that begin from now on.
@@ -92,7 +92,7 @@ impl Pending<'_> {
     /// Records that the commit has ended. `newest` is its highest number, or `None` if it had no effect.
     fn done(mut self, newest: Option<Seq>) {
         if let Some(seq) = newest {
-            self.order.saw_commit(seq);
+            self.commit_numbers.saw_commit(seq);
         }
         self.lost = false;
     }
@@ -100,7 +100,7 @@ impl Pending<'_> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        let mut state = self.order.state();
+        let mut state = self.commit_numbers.state();
         if let Some(count) = state.under_way.get_mut(&self.began) {
             *count -= 1;
             if *count == 0 {
@@ -119,27 +119,27 @@ mod tests {
 
     #[test]
     fn a_read_is_never_labelled_newer_than_a_commit_that_it_may_have_missed() {
-        let order = Order::default();
-        order.begin().done(Some(Seq(10)));
-        assert_eq!(order.read(), Seq(10));
-        let slow = order.begin();
-        order.begin().done(Some(Seq(12)));
-        assert_eq!(order.read(), Seq(10), "the slow commit may get number 11");
-        let later = order.begin();
+        let numbers = CommitNumbers::default();
+        numbers.begin().done(Some(Seq(10)));
+        assert_eq!(numbers.read(), Seq(10));
+        let slow = numbers.begin();
+        numbers.begin().done(Some(Seq(12)));
+        assert_eq!(numbers.read(), Seq(10), "the slow commit may get number 11");
+        let later = numbers.begin();
         slow.done(Some(Seq(11)));
-        assert_eq!(order.read(), Seq(12), "the later commit's number will be above 12");
+        assert_eq!(numbers.read(), Seq(12), "the later commit's number will be above 12");
         later.done(None);
-        order.saw_commit(Seq(20));
-        order.saw_commit(Seq(15));
-        assert_eq!(order.read(), Seq(20));
+        numbers.saw_commit(Seq(20));
+        numbers.saw_commit(Seq(15));
+        assert_eq!(numbers.read(), Seq(20));
     }
 
     #[test]
     fn an_indeterminate_commit_counts_as_in_flight() {
-        let order = Order::default();
-        order.begin().done(Some(Seq(5)));
-        drop(order.begin());
-        order.begin().done(Some(Seq(7)));
-        assert_eq!(order.read(), Seq(5));
+        let numbers = CommitNumbers::default();
+        numbers.begin().done(Some(Seq(5)));
+        drop(numbers.begin());
+        numbers.begin().done(Some(Seq(7)));
+        assert_eq!(numbers.read(), Seq(5));
     }
 }

@@ -27,9 +27,9 @@ pub(super) fn check(engine: &dyn Engine, report: &mut dyn FnMut(Problem)) -> Res
         let mut at = *inode;
         while !known.contains(&at.ino) {
             if !on_path.insert(at.ino) {
-                let circle = path.iter().skip_while(|inode| inode.ino != at.ino);
-                if let Some((ino, parent, name)) = weakest(engine, circle)? {
-                    report(Problem::Circle { ino, parent, name });
+                let cycle = path.iter().skip_while(|inode| inode.ino != at.ino);
+                if let Some((ino, parent, name)) = weakest(engine, cycle)? {
+                    report(Problem::Cycle { ino, parent, name });
                 }
                 break;
             }
@@ -49,9 +49,9 @@ pub(super) fn check(engine: &dyn Engine, report: &mut dyn FnMut(Problem)) -> Res
 /// the parent has no entry for it.
 fn weakest<'a>(
     engine: &dyn Engine,
-    circle: impl Iterator<Item = &'a Inode>,
+    cycle: impl Iterator<Item = &'a Inode>,
 ) -> Result<Option<(Ino, Ino, Name)>, EngineError> {
-    let Some(inode) = circle.min_by_key(|inode| inode.ino) else { return Ok(None) };
+    let Some(inode) = cycle.min_by_key(|inode| inode.ino) else { return Ok(None) };
     let name = walk::name_in(engine, inode.parent, inode.ino)?;
     Ok(name.map(|name| (inode.ino, inode.parent, name)))
 }

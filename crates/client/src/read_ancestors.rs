@@ -14,7 +14,7 @@ use crate::failure::Failure;
 
 impl Meta {
     /// Reads the uncached directories above `dir`, at most `most` of them. Returns how many were read.
-    pub(crate) fn climb(
+    pub(crate) fn read_ancestors(
         &self,
         dir: Ino,
         oldest: Option<Instant>,

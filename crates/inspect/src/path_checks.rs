@@ -1,7 +1,7 @@
 //! A path, and every access check on the way to an operation on the file at its end.
 //!
 //! The checks do not depend on the caller (see the kernel's `link_path_walk` and `path_init`, fs/namei.c), so
-//! a route is found once and then evaluated for any number of callers.
+//! they are found once and then evaluated for any number of callers.
 //!
 //! The evaluation of a check is a pure function of the check and the caller, so tests compare it with the
 //! kernel.
@@ -87,7 +87,7 @@ impl fmt::Display for Operation {
 
 /// All checks on the way to an operation, in the order in which the kernel makes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct PathChecks {
     pub checks: Vec<Check>,
     /// The result for a caller that passes all checks. `Err` with
     /// - ENOENT if the path is empty, or a name does not exist (except the name to create);
@@ -101,9 +101,9 @@ pub struct Route {
     pub domains: Arc<DomainTable>,
 }
 
-/// A route evaluated for one caller.
+/// The checks evaluated for one caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteAnswer {
+pub struct PathAnswer {
     /// One result for each check made: all checks, or those up to the first that denies.
     pub results: Vec<CheckResult>,
     /// The error of the system call; None if it succeeds.
@@ -115,14 +115,14 @@ const MAX_LINKS: usize = 40;
 /// The maximum length of a path in bytes, including its NUL (`PATH_MAX`).
 const PATH_BYTES_MAX: usize = 4096;
 
-impl Route {
+impl PathChecks {
     /// Follows `path` from the root of `tree`.
     ///
     /// # Errors
     /// [`QueryError`] if the tree cannot be read, or is damaged on the way; if a symbolic link points outside
     /// the volume; if a name contains a NUL byte; or if a name is to be created or removed and the path ends
     /// in `.` or `..`.
-    pub fn find<T: Tree>(tree: &T, path: &[u8], want: Operation) -> Result<Route, QueryError> {
+    pub fn find<T: Tree>(tree: &T, path: &[u8], want: Operation) -> Result<PathChecks, QueryError> {
         let root = tree.root()?;
         let mut walk =
             Walk { tree, path, want, above: vec![Here::new(b"/".to_vec(), root)], checks: Vec::new() };
@@ -132,21 +132,21 @@ impl Route {
             Err(Stop::QueryError(query_error)) => return Err(query_error),
         };
         let reach = walk.checks.iter().map(Check::highest_domain).max().unwrap_or(0);
-        Ok(Route { domains: tree.domains(reach)?, checks: walk.checks, end })
+        Ok(PathChecks { domains: tree.domains(reach)?, checks: walk.checks, end })
     }
 
     /// Whether the caller may do the operation, and the reason at each step.
-    pub fn explain(&self, cred: &Cred) -> RouteAnswer {
+    pub fn explain(&self, cred: &Cred) -> PathAnswer {
         let mut results = Vec::with_capacity(self.checks.len());
         for check in &self.checks {
             let result = evaluate(cred, check);
             let errno = result.errno;
             results.push(result);
             if errno.is_some() {
-                return RouteAnswer { results, errno };
+                return PathAnswer { results, errno };
             }
         }
-        RouteAnswer { results, errno: self.end.err() }
+        PathAnswer { results, errno: self.end.err() }
     }
 
     /// The last check, which is on the file of the operation.

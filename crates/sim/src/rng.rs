@@ -1,17 +1,17 @@
 //! Random numbers from a seed.
 
 #[derive(Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct Rng(u64);
 
-impl Dice {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
-        Dice(seed.wrapping_mul(0x1_0001))
+        Rng(seed.wrapping_mul(0x1_0001))
     }
 
     /// The random numbers of one decision. They do not depend on what other decisions draw.
     pub(crate) fn of(seed: u64, kind: u64, number: u64) -> Self {
-        let mut dice = Dice::new(seed ^ kind.rotate_right(8));
-        Dice(dice.number() ^ number.wrapping_mul(0x9E37_79B9))
+        let mut rng = Rng::new(seed ^ kind.rotate_right(8));
+        Rng(rng.number() ^ number.wrapping_mul(0x9E37_79B9))
     }
 
     /// A random number below `bound`, which must be small.

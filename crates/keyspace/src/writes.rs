@@ -13,9 +13,9 @@ use crate::value::{
     encode_time,
 };
 
-/// A condition for the writes: they are applied only if all claims hold.
+/// A condition for the writes: they are applied only if all preconditions hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum Precondition {
     /// The key has this version; `None`: it is absent.
     Key(Vec<u8>, Option<u64>),
     /// No other commit has written the key since the batch was read. The key may be absent.
@@ -51,18 +51,18 @@ impl KeyWrite {
 pub(crate) type Writes = BTreeMap<Vec<u8>, KeyWrite>;
 
 impl State<'_> {
-    pub(crate) fn claims(&self) -> Vec<Claim> {
-        let keys = self.claims.iter().map(|(key, version)| Claim::Key(key.clone(), *version));
-        let empty = self.empty.iter().cloned().map(Claim::Empty);
-        let untouched = self.untouched.iter().cloned().map(Claim::Untouched);
+    pub(crate) fn preconditions(&self) -> Vec<Precondition> {
+        let keys = self.preconditions.iter().map(|(key, version)| Precondition::Key(key.clone(), *version));
+        let empty = self.empty.iter().cloned().map(Precondition::Empty);
+        let untouched = self.untouched.iter().cloned().map(Precondition::Untouched);
         keys.chain(untouched)
             .chain(empty)
-            .chain(self.unchanged.iter().cloned().map(Claim::Unchanged))
+            .chain(self.unchanged.iter().cloned().map(Precondition::Unchanged))
             .collect()
     }
 
     /// Everything that must be written, in the order of keys.
-    pub(crate) fn settle(&mut self) -> Result<Vec<KeyWrite>, ReadStop> {
+    pub(crate) fn build_writes(&mut self) -> Result<Vec<KeyWrite>, ReadStop> {
         let locations = self.locations()?;
         let mut deletes = Writes::new();
         let mut puts = Writes::new();
@@ -210,8 +210,9 @@ impl State<'_> {
         self.write_shard(puts)?;
         let key = self.keys.usage_shard(self.options.shard);
         if self.value(&key, Assume::Absent)?.is_none() && !self.options.blind {
-            // This commit adds a shard. On a store without claims on ranges, a commit that depends on the
-            // usage claims shard 0. So this commit writes shard 0 too, and conflicts with such commits.
+            // This commit adds a shard. On a store without preconditions on ranges, a commit that depends on
+            // the usage has a precondition on shard 0. So this commit writes shard 0 too, and conflicts with
+            // such commits.
             let first = self.keys.usage_shard(0);
             let base = self.decoded(first.clone(), Assume::Nothing, decode_shard)?;
             put(puts, first, encode_shard(base.unwrap_or_default()));

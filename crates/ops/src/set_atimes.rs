@@ -38,9 +38,9 @@ impl AtimeMode {
 /// Stores when inodes were last read. Inodes that no longer exist are skipped. The operation has no guards,
 /// so it never conflicts.
 #[derive(Debug)]
-pub struct Accessed(pub Vec<(Ino, Time)>);
+pub struct SetAtimes(pub Vec<(Ino, Time)>);
 
-impl Op for Accessed {
+impl Op for SetAtimes {
     type Reply = ();
     const NAME: &'static str = "accessed";
 
