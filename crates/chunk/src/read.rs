@@ -232,7 +232,7 @@ impl Inner {
         let key = name.key();
         self.counts.gets.fetch_add(1, Relaxed);
         let object = self.backend.get_whole(&key, object_len_bound(name.len));
-        object.map_err(|error| self.refused(name, key, error))
+        object.map_err(|error| self.read_error(name, key, error))
     }
 
     /// Exactly `count` bytes of an object from `offset` on.
@@ -245,11 +245,11 @@ impl Inner {
         match self.backend.get(&key, offset.into(), count) {
             Ok(bytes) if bytes.len() == count => Ok(bytes),
             Ok(bytes) => Err(damaged(name, bytes.len(), Damage::Short(count))),
-            Err(error) => Err(self.refused(name, key, error)),
+            Err(error) => Err(self.read_error(name, key, error)),
         }
     }
 
-    fn refused(&self, name: BlockName, key: String, error: StoreError) -> ChunkError {
+    fn read_error(&self, name: BlockName, key: String, error: StoreError) -> ChunkError {
         match error {
             StoreError::NotFound => ChunkError::Missing { slice: name.id, block: name.block, key },
             error => store_error("read", &key, error),

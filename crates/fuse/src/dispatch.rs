@@ -189,7 +189,7 @@ impl Dispatch {
                 self.entry_body(&names.link(caller, self.ino(node), ino, name)?, guard)
             }
             Operation::Open { flags } => {
-                let append_only = files.open(caller, ino, translate::open_for(flags))?;
+                let append_only = files.open(caller, ino, translate::open_access(flags))?;
                 let Fh(handle) = self.new_handle();
                 let (handle, flags) = match append_only {
                     // Direct I/O prevents shared mappings, through which other processes could write at any

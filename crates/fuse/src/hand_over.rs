@@ -44,6 +44,7 @@ const STREAM_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Serialize, Deserialize)]
 pub struct State {
     vfs: MountState,
+    /// Stored under its first name, because versions of this program exchange it.
     #[serde(rename = "agreed")]
     negotiated: Negotiated,
     dev: (u32, u32),

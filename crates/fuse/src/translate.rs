@@ -63,7 +63,7 @@ pub(crate) fn attr_ttl(of: &Attr, lifetimes: Lifetimes) -> Duration {
 /// The access that OPEN requests. `flags` are those of `open(2)`. The kernel adds `FMODE_EXEC` when it opens
 /// a program to run it, which needs no read permission. User space cannot set this bit: `build_open_flags`
 /// clears it.
-pub(crate) fn open_for(flags: u32) -> OpenAccess {
+pub(crate) fn open_access(flags: u32) -> OpenAccess {
     let access = flags & O_ACCMODE;
     let execute = flags & FMODE_EXEC != 0 && access == O_RDONLY;
     OpenAccess {
