@@ -12,8 +12,8 @@
 use std::collections::BTreeSet;
 
 use keyspace::{
-    Batch, CachedSource, Done, Fresh, KeyQuery, KeyReader, Options, Overlay, ReadSet, disagree, guard_keys,
-    is_needed, likely,
+    Batch, CachedSource, Done, Fresh, KeyQuery, KeyReader, Options, Overlay, Precondition, ReadSet, disagree,
+    guard_keys, is_needed, likely,
 };
 use meta::{EngineError, Outcome, Snapshot, Txn};
 use pool::{Intent, gradually};
@@ -87,21 +87,22 @@ impl Shared {
             let otherwise: Vec<KeyQuery> =
                 batch.queried.iter().cloned().chain(likely).collect::<BTreeSet<_>>().into_iter().collect();
             let shown: Vec<KeyQuery> = batch.shown.iter().cloned().collect();
-            let request = request::commit(
-                &batch.preconditions,
-                read_at,
-                &shown,
-                &batch.writes,
-                &otherwise,
-                self.max_ops,
-            );
-            let request = match request {
+            let encode = |preconditions: &[Precondition]| {
+                request::commit(preconditions, read_at, &shown, &batch.writes, &otherwise, self.max_ops)
+            };
+            let request = match encode(&batch.preconditions) {
                 // The batch is too large for one request, so commit its first half.
                 Err(_) if decided.len() > 1 => {
                     let half = decided.get(..decided.len() / 2).unwrap_or_default();
                     return self.commit_some(half, shard, outcomes);
                 }
-                request => request?,
+                // Fewer preconditions suffice if everything was read as of one moment.
+                Err(_) if !fresh => {
+                    (read_set, read_at) = self.read_again(batch.queried)?;
+                    continue;
+                }
+                Err(_) => encode(&self.keys.join_shared_counts(batch.preconditions.clone()))?,
+                Ok(request) => request,
             };
             let answer = self.send(&batch, &request)?;
             let revision = answer.revision();

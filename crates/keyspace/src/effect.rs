@@ -296,9 +296,9 @@ impl State<'_> {
         }
         let span = self.keys.rows(ino, from, to);
         let gone = self.values_in(&span)?;
-        for (key, value) in &gone {
-            self.release(&decode_row(key, value)?)?;
-        }
+        let rows = gone.iter().map(|(key, value)| decode_row(key, value)).collect::<Result<Vec<_>, _>>()?;
+        self.query_counts(&rows)?;
+        rows.iter().try_for_each(|row| self.release(row))?;
         self.drop_span(span)?;
         if !gone.is_empty()
             && let Some(stored) = self.dirty(ino)?
@@ -320,8 +320,11 @@ impl State<'_> {
         }
         let rows_of_chunk = self.values_in(&self.keys.chunk(ino, chunk))?;
         let oldest: Vec<(Vec<u8>, Bytes)> = rows_of_chunk.into_iter().take(count as usize).collect();
-        for (index, (key, value)) in oldest.iter().enumerate() {
-            self.release(&decode_row(key, value)?)?;
+        let removed =
+            oldest.iter().map(|(key, value)| decode_row(key, value)).collect::<Result<Vec<_>, _>>()?;
+        self.query_counts(&removed)?;
+        for (index, ((key, _), row)) in oldest.iter().zip(&removed).enumerate() {
+            self.release(row)?;
             match rows.get(index) {
                 Some(row) => self.put(key.clone(), encode_row(row)),
                 None => self.delete(key.clone()),
@@ -333,6 +336,19 @@ impl State<'_> {
             stored.rows += 1;
         }
         Ok(())
+    }
+
+    /// Queries how many rows refer to the slices of these rows, so that all counts are read together.
+    fn query_counts(&mut self, rows: &[Slice]) -> Result<(), ReadStop> {
+        let mut is_missing = false;
+        for row in rows {
+            let SliceSource::Blocks { id, .. } = row.source else { continue };
+            match self.shared(id) {
+                Err(ReadStop::Missing) => is_missing = true,
+                found => drop(found?),
+            }
+        }
+        if is_missing { Err(ReadStop::Missing) } else { Ok(()) }
     }
 
     /// Drops the reference of a removed row to its slice.

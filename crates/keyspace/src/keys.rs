@@ -15,7 +15,7 @@
 //! | `k` ino | the locks on the inode |
 //! | `w` session owner kind | a waiting lock request |
 //! | `a` id | an ACL's text; after a `!` if the ACL is condemned |
-//! | `x` number | never stored: used by preconditions on a store that compares no versions (TiKV), see `State::acl` |
+//! | `x` number | never stored: for preconditions on stores that compare no versions (TiKV): `State::acl` |
 //! | `t` name, `c` name | a setting, a counter |
 //! | `u` shard | what one writer has added to the usage; on a volume with a limit also its reservation |
 //! | `s` session, `o` session ino | a session, an unlinked file that it has open |
@@ -238,6 +238,11 @@ impl Keyspace {
 
     pub(crate) fn shared(&self, slice: SliceId) -> Vec<u8> {
         self.key(b'h', &[&slice.0.to_be_bytes()])
+    }
+
+    /// Whether the key is one that [`Keyspace::shared`] returns.
+    pub(crate) fn is_shared(&self, key: &[u8]) -> bool {
+        self.rest(key, b'h').is_some()
     }
 
     pub(crate) fn quota(&self, quota: QuotaKey) -> Vec<u8> {

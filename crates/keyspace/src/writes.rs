@@ -1,11 +1,11 @@
-//! Turns the changes of a batch into writes of keys.
+//! Turns the changes of a batch into writes of keys, with the preconditions of these writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use types::{Ino, Name};
 
-use crate::keys::{CTIME, InodeLocation, LINKS, MTIME, PARTS, Span, part};
+use crate::keys::{CTIME, InodeLocation, Keyspace, LINKS, MTIME, PARTS, Span, part};
 use crate::source::{Assume, ReadStop};
 use crate::state::{State, StatePart};
 use crate::value::{
@@ -45,6 +45,20 @@ impl KeyWrite {
             KeyWrite::Put(key, _) | KeyWrite::PutGreater(key, _) | KeyWrite::Delete(key) => key,
             KeyWrite::DeleteSpan(span) => &span.start,
         }
+    }
+}
+
+impl Keyspace {
+    /// The preconditions with a single one in place of those on the counts of shared slices. Each change of a count also
+    /// writes the key [`Keyspace::any_shared`], so it suffices that this key is untouched since the counts were read, if
+    /// all of them were read as of the moment to which [`Precondition::Untouched`] refers.
+    pub fn join_shared_counts(&self, preconditions: Vec<Precondition>) -> Vec<Precondition> {
+        let is_count = |precondition: &Precondition| matches!(precondition, Precondition::Key(key, _) if self.is_shared(key));
+        let (counts, mut others): (Vec<_>, Vec<_>) = preconditions.into_iter().partition(is_count);
+        if !counts.is_empty() {
+            others.push(Precondition::Untouched(self.any_shared()));
+        }
+        others
     }
 }
 
