@@ -23,8 +23,6 @@ pub struct SessionState {
     /// The open terms, each with the number of ids that were given out. The last one is the current term.
     terms: Vec<(Term, u32)>,
     /// Directories whose records may name this session although they are not held.
-    /// Stored under its first name, because versions of this program exchange it.
-    #[serde(rename = "strays")]
     stale_holds: Vec<Ino>,
 }
 

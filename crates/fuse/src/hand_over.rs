@@ -44,8 +44,6 @@ const STREAM_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Serialize, Deserialize)]
 pub struct State {
     vfs: MountState,
-    /// Stored under its first name, because versions of this program exchange it.
-    #[serde(rename = "agreed")]
     negotiated: Negotiated,
     dev: (u32, u32),
     mountpoint: PathBuf,
@@ -254,7 +252,9 @@ impl TakenOver {
             Server::new(vfs, device, root, direct, Some(negotiated)).map_err(|error| error.to_string())?;
         let unknown = negotiated.flags.difference(server.dispatch.init_config().wanted | ALWAYS);
         if !unknown.is_empty() {
-            return Err(format!("it agreed with the kernel on {unknown:?}, which this process does not use"));
+            return Err(format!(
+                "it negotiated {unknown:?} with the kernel, which this process does not use"
+            ));
         }
         server.dispatch.next_handle.store(next_handle, Ordering::Relaxed);
         server.dispatch.waiters.restore(waiters, server.control());
@@ -278,7 +278,7 @@ impl TakenOver {
         let serving = server.start(&Options { channel: Channel::Device, ..options.clone() })?;
         if !has_stream {
             // The kernel may have cached records that other clients have changed meanwhile.
-            vfs.caches.forget_all();
+            vfs.caches.invalidate_all();
         }
         Ok(Mounted { mount: Mount::take_over(&mountpoint, dev, placement), serving })
     }

@@ -6,7 +6,8 @@
 //!
 //! Nothing that is described changes until the hand-over has succeeded or failed, because no request is handled, and the
 //! background threads have ended. Only the threads that receive changes of other clients go on, and invalidate the
-//! kernel's caches: the next process has begun to receive changes before they end.
+//! kernel's caches. The next process begins to receive changes before they end. If it cannot, it invalidates
+//! all of the kernel's caches when it begins to serve.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, RwLockWriteGuard};
@@ -29,7 +30,7 @@ pub const FORMAT: u32 = 2;
 
 /// How long the background threads may take to end. They end after their present request.
 const THREADS_END_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long written data may take to be stored while requests wait.
+/// How long it may take to store everything, before and again after requests have to wait.
 const STORE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A mount, as one process describes it to the next.
@@ -55,7 +56,8 @@ pub struct HandOver<'a> {
 }
 
 impl Vfs {
-    /// Begins to hand this mount over. Requests are still served: what can be done before they must wait is done now.
+    /// Begins to hand this mount over. Requests are still served. As much as possible is stored now, so that
+    /// requests wait only for a short time later.
     ///
     /// # Errors
     /// Why the mount cannot be handed over now. It continues here.
@@ -110,28 +112,27 @@ impl Vfs {
 }
 
 impl HandOver<'_> {
-    /// Describes the mount. No request is handled until the hand-over has succeeded or failed.
+    /// Describes the mount. The caller must ensure that no request is handled until the hand-over has
+    /// succeeded or failed.
     ///
     /// # Errors
     /// Why the mount cannot be handed over now.
     pub fn describe(&self) -> Result<MountState, String> {
         let base = &self.vfs.base;
-        self.within(STORE_TIMEOUT, |lifecycle| {
-            lifecycle.settle_all()?;
-            // Other mounts of this machine would treat the journal of the ended process as that of an ended mount,
-            // but this mount continues in another process.
-            if !lifecycle.base.meta.end_empty_journal() {
-                return Err(Errno::EAGAIN);
-            }
-            lifecycle.session.set_leaving(true);
-            lifecycle.session.renew().map_err(Errno::from)
-        })?;
+        self.within(STORE_TIMEOUT, Lifecycle::settle_all)?;
+        // Other mounts of this machine would treat the journal of the ended process as that of an ended mount,
+        // but this mount continues in another process.
+        if !base.meta.end_empty_journal() {
+            return Err("a change is still to be committed".into());
+        }
+        self.vfs.lifecycle.session.set_leaving(true);
+        self.within(STORE_TIMEOUT, |lifecycle| lifecycle.session.renew().map_err(Errno::from))?;
         if !self.vfs.lifecycle.pause_threads(true, THREADS_END_TIMEOUT) {
             return Err("the database does not answer".into());
         }
         let files = base.open.describe().ok_or("data that was written to open files cannot be stored")?;
-        let locks = self.vfs.locks.describe().ok_or("a lock that was released is still to be removed")?;
-        if !base.commits.doubts.is_empty() {
+        let locks = self.vfs.locks.describe().ok_or("a request for a lock is not settled yet")?;
+        if !base.commits.in_doubt.is_empty() {
             return Err("an earlier change may still happen".into());
         }
         let (unlinked, is_kernel_without_acls) = self.vfs.attributes.describe();
@@ -153,7 +154,7 @@ impl HandOver<'_> {
     }
 
     /// Runs work that waits for the store and the database, on a thread of its own. If the work takes longer than
-    /// `timeout`, this fails, and the thread continues the work, which does no harm.
+    /// `timeout`, this fails, and the thread continues the work.
     fn within(
         &self,
         timeout: Duration,
@@ -189,7 +190,8 @@ impl Drop for HandOver<'_> {
 }
 
 impl Lifecycle {
-    /// Stores and commits everything that this process has in memory, unlinked files included.
+    /// Stores and commits everything that this process has in memory, also the data of open files without a
+    /// name. Gives back held directories, and settles operations in doubt.
     ///
     /// # Errors
     /// The first error; the remaining steps are done even then.
@@ -198,7 +200,7 @@ impl Lifecycle {
         for file in self.base.open.all() {
             let mut data = file.lock();
             if file.is_fenced() {
-                // This drops its data.
+                // This drops the file's written data. It fails with EIO, because the file is lost.
                 let _ = self.base.fencing.session_of(&file, &mut data);
             } else if data.lost.is_none() {
                 done = done.and(self.base.flush_locked(&file, &mut data));
@@ -230,7 +232,7 @@ mod tests {
     const LOCK: LockRequest =
         LockRequest { kind: LockKind::Posix, owner: 1, exclusive: true, start: 0, end: u64::MAX, pid: 1 };
 
-    /// Passes at most `count` names on, and returns the position after them.
+    /// Lists at most `count` names, from a position on. Also returns the position after them.
     fn list(vfs: &Vfs, dir: DirHandle, from: DirPosition, count: usize) -> (Vec<String>, DirPosition) {
         let (mut names, mut position) = (Vec::new(), from);
         let mut take = |entry: crate::DirEntry<'_>| {
@@ -266,7 +268,7 @@ mod tests {
         next.take_over(state, SessionInfo { pid: 99, ..SessionInfo::default() }).unwrap();
         let id = old.meta().session();
         let before = shared.session(id).unwrap();
-        assert!(before.process.boot_id.is_empty(), "the end of the old process proves nothing");
+        assert!(before.process.boot_id.is_empty(), "the end of the old process would end the session");
         hand_over.complete();
         next.continue_session().unwrap();
         let after = shared.session(id).unwrap();
