@@ -1,16 +1,17 @@
 //! Directories that this client holds: changes below them are answered at once and committed afterwards.
 //!
 //! A directory that this client creates is held by its session from the start: its record names the session
-//! ([`Inode::holder`]). Other clients that come across the record stop and recall the directory (`recall.rs`). So until
-//! this client gives the directory back, nobody else reads or changes its content. Inodes that are created in a held
-//! directory are held too. A directory that was given back is never held again.
+//! ([`Inode::holder`]). If another client reads this record for an operation, it recalls the directory before
+//! it continues (`recall.rs`). So until this client gives the directory back, nobody else reads or changes its
+//! content. Inodes that are created in a held directory are held too. A directory that was given back is never
+//! held again.
 //!
 //! While a directory is held, its current state is in memory: `records` has the inodes, entries and rows of everything
 //! that was created in held directories. A transaction that concerns only these is applied to `records`, queued, and
 //! answered. The queue is committed in order, several transactions in a request. Nobody else changes held records, so
-//! the guards of a queued transaction still hold when it is committed. Only the guard of its term fails, if the session
-//! was removed. Exceptions are the transactions that give directories back: their guards may fail
-//! ([`Queued::is_optional`]).
+//! the guards of a queued transaction are still true when it is committed. Only the guard of its term can fail:
+//! it fails if the session was removed. Exceptions are the transactions that give directories back: their guards
+//! may fail ([`Queued::is_optional`]).
 //!
 //! All other transactions are not queued but sent to the engine. If such a transaction changes files at all, the queue
 //! is committed first, so the order of all changes is kept. If it also concerns something that is held, for example
@@ -47,7 +48,7 @@ use crate::ticket::Ticket;
 
 /// The most transactions that wait to be committed; further callers wait.
 pub(crate) const MAX_QUEUED: usize = 1000;
-/// The most transactions in one request, and roughly the most bytes.
+/// The most queued transactions in one request, and roughly the most bytes.
 pub(crate) const MAX_GROUP: usize = 256;
 pub(crate) const MAX_GROUP_BYTES: usize = 1 << 20;
 /// How many texts of ACLs are kept.
@@ -59,11 +60,11 @@ pub(crate) const MAX_INODES: usize = 100_000;
 pub(crate) const MIN_SUSPENSION: Duration = Duration::from_secs(1);
 pub(crate) const MAX_SUSPENSION: Duration = Duration::from_secs(600);
 /// How long the thread that commits the queue waits for more transactions if fewer than [`MAX_GROUP`] are queued, and
-/// how often it looks meanwhile. A request with many transactions costs little more than one with few, and nobody waits
-/// for it: fsync, a recall and a full queue commit at once.
+/// how often it looks meanwhile. A request with many transactions costs little more than one with few. Callers
+/// that need the commit do not wait for this: fsync, a recall and a full queue send at once.
 pub(crate) const GATHER_FOR: Duration = Duration::from_millis(30);
 pub(crate) const GATHER_STEP: Duration = Duration::from_millis(3);
-/// How long the thread that commits the queue waits after it has given up for a retry timeout.
+/// How long the thread that commits the queue waits after its retries have failed for the whole retry timeout.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// How often a waiting thread checks the state again, even if it is not notified.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -78,9 +79,10 @@ pub(crate) struct Held {
     /// The place of the journals of this client's sessions. Without a journal, nothing is held.
     pub(crate) journals: OnceLock<Arc<dyn Journals>>,
     pub(crate) has_journal: AtomicBool,
-    /// Whether anything is held or queued.
+    /// Whether anything is held or queued, or a directory that will be held is being created.
     pub(crate) is_busy: AtomicBool,
-    /// Until this time no new directory is held, in nanoseconds since the client was opened.
+    /// Until this time, in nanoseconds since the client was opened, a new directory is held only if this client
+    /// still holds others.
     pub(crate) not_before: AtomicU64,
     pub(crate) directories: AtomicUsize,
     /// How often `records` was dropped.
@@ -96,7 +98,8 @@ pub(crate) struct Held {
     pub(crate) state: Mutex<State>,
     /// Notified when anything in `state` changes that a thread waits for.
     pub(crate) changed: Condvar,
-    /// Held by the thread that sends a part of the queue: the request that was sent and is not known to be committed.
+    /// The request that was sent and is not known to be committed. A thread keeps the lock while it sends a part
+    /// of the queue.
     pub(crate) sending: Mutex<Option<Sent>>,
 }
 
@@ -106,19 +109,20 @@ pub(crate) struct State {
     pub(crate) directories: HashSet<Ino>,
     /// The held inodes: those in `records`, and those that were deleted from it.
     pub(crate) inodes: HashSet<Ino>,
-    /// Directories that are being created at the engine, and will be held.
+    /// Directories whose creation the engine is processing, and that will be held.
     pub(crate) being_created: HashSet<Ino>,
     /// Directories whose records may name this session although they are not held.
     pub(crate) stale_holds: HashSet<Ino>,
     pub(crate) queue: VecDeque<Queued>,
-    /// The journal, which has the queued transactions if this process is killed.
+    /// The journal, from which the queued transactions are committed if this process is killed.
     pub(crate) journal: Option<Journal>,
     /// How many transactions were ever queued, and how many of them are committed.
     pub(crate) queued: u64,
     pub(crate) committed: u64,
     /// How often the queue was lost with a session.
     pub(crate) losses: u64,
-    /// Whether everything is being given back: nothing new is answered from `records`.
+    /// Whether everything is being given back. Meanwhile no change is answered before it is committed, and
+    /// changes of held records wait.
     pub(crate) is_closing: bool,
     /// Whether the engine is processing a transaction that concerns held records.
     pub(crate) is_held_txn_in_flight: bool,
@@ -169,7 +173,7 @@ pub(crate) enum HeldRead {
     Nothing,
     /// All are held: their values at one moment.
     All(Snapshot),
-    /// As `All`, but entries among them lead to these inodes, which are not held.
+    /// As `All`, but some of the records are dirents of these inodes, which are not held.
     Linked(Snapshot, Vec<RecordKey>),
     /// Some are held, or all are but this client may not answer from memory. All queued changes have been committed, so
     /// the engine has the current records.
@@ -351,7 +355,7 @@ impl State {
             .collect();
         effects.extend(leaving.iter().map(|&ino| Effect::DropInode { ino }));
         let applied = Txn { op_id: txn.op_id, guards: Vec::new(), effects };
-        // The engine in memory has no failures.
+        // The engine in memory does not fail.
         let _ = self.records.commit(std::slice::from_ref(&applied));
         self.note(&applied.effects, own);
         leaving.iter().for_each(|ino| _ = self.inodes.remove(ino));
@@ -374,8 +378,8 @@ impl State {
         }
     }
 
-    /// Adds a transaction that is going to be queued to the journal. Returns whether the journal has it; if not, it must
-    /// not be answered before it is committed.
+    /// Writes a transaction to the journal before it is queued. Returns whether the journal has it; if not, the
+    /// transaction must not be answered before it is committed.
     pub(crate) fn keep(&mut self, txn: &Txn) -> bool {
         self.journal.as_mut().is_some_and(|journal| journal.queued(txn, false))
     }
@@ -498,7 +502,7 @@ impl State {
 }
 
 impl Held {
-    /// Whether nothing is held and nothing is queued.
+    /// Whether nothing is held or queued, and no directory that will be held is being created.
     pub(crate) fn is_idle(&self) -> bool {
         !self.is_busy.load(Ordering::Acquire)
     }

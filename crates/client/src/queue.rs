@@ -99,7 +99,7 @@ impl Meta {
         }
         let outcomes = match outcomes {
             Err(error) if refused(&error) => {
-                tracing::error!(%error, "the database refuses a change that was answered, so this session ends itself");
+                tracing::error!(%error, "the database refuses a change that was answered, so this mount ends its session");
                 self.remove_own_session(own);
                 return Ok(());
             }
@@ -114,7 +114,7 @@ impl Meta {
                 tracing::error!(
                     ?txn,
                     ?snapshot,
-                    "a change in a held directory was refused: another client has changed the directory, so this session ends itself"
+                    "a change in a held directory was refused: another client has changed the directory, so this mount ends its session"
                 );
                 self.remove_own_session(own);
                 return Ok(());
@@ -212,8 +212,8 @@ impl Meta {
     }
 
     /// Handles a change of an inode's locks by another client, which may be a recall (`recall.rs`). If the inode is a
-    /// held directory, the thread that commits the queue gives everything back. If it is a directory that is not held,
-    /// but whose record may name this session, the change of the record is queued.
+    /// held directory, the thread that commits the queue gives everything back. If it is a directory that is not
+    /// held, but whose record may name this session, a change that removes the session from the record is queued.
     pub fn recalled(&self, ino: Ino) {
         if !self.is_holding() {
             return;
@@ -309,9 +309,10 @@ impl Meta {
         let until = Instant::now() + GATHER_FOR;
         loop {
             let state = host::lock(&self.held.state);
-            let (is_enough, must_give_back) = (state.queue.len() >= MAX_GROUP, state.must_give_back);
+            let is_enough = state.queue.len() >= MAX_GROUP;
+            let is_awaited = state.must_give_back || !state.stale_holds.is_empty();
             drop(state);
-            if is_enough || must_give_back || Instant::now() >= until {
+            if is_enough || is_awaited || Instant::now() >= until {
                 return;
             }
             host::sleep(GATHER_STEP);

@@ -161,7 +161,7 @@ impl Meta {
         // If the queue is empty, the transactions that were sent last were never answered.
         if !unfinished.sent.is_empty() && !state.queue.is_empty() {
             let sent = state.group_of(&unfinished.sent).ok_or_else(|| {
-                let message = "the journal of a mount whose process has ended contradicts itself, so it is left as it is; give its changes up with limen fsck --repair --force";
+                let message = "the journal of a mount whose process has ended contradicts itself, so it is left as it is: mount the volume once with the version of limen that wrote it, or give its changes up with limen fsck --repair --force";
                 EngineError::permanent(message)
             })?;
             // No other thread has this client, so the lock order (`held.rs`) does not matter.

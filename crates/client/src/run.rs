@@ -96,9 +96,11 @@ impl Meta {
     /// Runs an operation: plans it, reads the records that the plan is missing, and commits its decision.
     ///
     /// # Errors
-    /// [`Failure::Operation`]: the rules did not allow it at some moment during the call.
-    /// [`Failure::Engine`]: the database failed; if the error is indeterminate, the operation may have
-    /// happened. [`Failure::Fenced`]: the session was removed, and the operation did not happen.
+    /// - [`Failure::Operation`]: the operation fails by its rules, with this errno. `certainty.rs` says how
+    ///   current the records are that decide this.
+    /// - [`Failure::Engine`]: the database failed, or the operation met too many conflicts or needed too many
+    ///   reads. If the error is indeterminate, the operation may have happened.
+    /// - [`Failure::Fenced`]: the session was removed, and the operation did not happen.
     pub fn run<O: Op>(&self, op: &O, authority: &Authority<'_>) -> Result<O::Reply, Failure> {
         self.run_in_doubt(op, authority, &mut None, None)
     }
@@ -175,7 +177,7 @@ impl<'a, O: Op> Run<'a, O> {
     /// reply is not known.
     fn resume(&mut self) -> Option<Attempt<O::Reply>> {
         let in_doubt = self.in_doubt.as_ref()?;
-        let answer = match in_doubt.refused() {
+        let answer = match in_doubt.errno() {
             Some(errno) => Err(errno),
             None => Ok(self.earlier?()),
         };
@@ -206,7 +208,7 @@ impl<'a, O: Op> Run<'a, O> {
             Err(PlanStop::Held(dir)) => return Ok(Planned::Held(dir)),
             Err(PlanStop::KernelIsStale) => (Decided::Stale, Err(Errno::ESTALE), Vec::new()),
             Err(PlanStop::Failed(Errno::EIO)) => (Decided::Damage, Err(Errno::EIO), Vec::new()),
-            Err(PlanStop::Failed(errno)) => (Decided::Refusal, Err(errno), Vec::new()),
+            Err(PlanStop::Failed(errno)) => (Decided::Error, Err(errno), Vec::new()),
             Ok(Plan { reply, effects }) if effects.is_empty() => (Decided::Reply, Ok(reply), effects),
             Ok(Plan { reply, effects }) => (Decided::Effects, Ok(reply), effects),
         };
@@ -260,7 +262,7 @@ impl<'a, O: Op> Run<'a, O> {
         let (records, mut reads) = self.meta.read_records(&keys, O::IS_REMEMBERED)?;
         self.fresh.extend(records);
         if let Some(dir) = ancestors_from {
-            let most = MAX_READS - self.all_reads - reads;
+            let most = MAX_READS.saturating_sub(self.all_reads + reads);
             reads += self.meta.read_ancestors(dir, oldest, most, &mut self.fresh)?;
         }
         self.reads += reads;
@@ -326,7 +328,7 @@ impl<'a, O: Op> Run<'a, O> {
             }
             _ => txn,
         };
-        let born = if O::IS_REMEMBERED && meta.is_current() { meta.new_directory(&txn) } else { None };
+        let new_dir = if O::IS_REMEMBERED && meta.is_current() { meta.new_directory(&txn) } else { None };
         if let (None, Some(ticket)) = (&self.in_doubt, &self.ticket)
             && let Some(outcome) = meta.commit_held(&txn, ticket)?
         {
@@ -348,13 +350,13 @@ impl<'a, O: Op> Run<'a, O> {
             Outcome::Committed { inodes, .. } if may_be_earlier(self.in_doubt, &inodes) => {
                 // The engine may have answered for an earlier plan with other effects, so the present values of the
                 // records that this plan changes are not known.
-                meta.forget(&txn);
+                meta.invalidate_txn(&txn);
                 meta.leave(entered, &txn, false);
                 let last = self.last_plan();
                 let since = self.in_doubt.as_ref().map_or_else(BootInstant::now, |in_doubt| in_doubt.since);
                 let committed = meta.committed_plan(txn.op_id, since)?;
                 *self.in_doubt = None;
-                Ok(ControlFlow::Break(match committed.refused {
+                Ok(ControlFlow::Break(match committed.errno {
                     Some(errno) => Err(errno),
                     None if committed.number == last => answer,
                     None => Ok(self.reply_of(committed.number)?),
@@ -365,7 +367,7 @@ impl<'a, O: Op> Run<'a, O> {
                 if O::IS_REMEMBERED {
                     meta.remember(&txn, seq, &inodes, began);
                 }
-                if let Some((dir, before)) = born {
+                if let Some((dir, before)) = new_dir {
                     meta.cache.listed(dir, None, None, before, seq);
                 }
                 meta.leave(entered, &txn, true);
@@ -439,8 +441,8 @@ impl<'a, O: Op> Run<'a, O> {
     ) -> ControlFlow<Result<O::Reply, Errno>> {
         match outcome {
             Outcome::Committed { .. } => {
-                // The cached records that it changes were read before it.
-                self.meta.forget(txn);
+                // The cache has the records that the transaction changes as they were before it.
+                self.meta.invalidate_txn(txn);
                 let acl = |effect: &Effect| match effect {
                     Effect::PutAcl { id, text } => Some(Record::Acl(*id, Some(text.clone()))),
                     _ => None,

@@ -63,7 +63,7 @@ impl Html {
 /// Whether a character changes the direction of the text after it, breaks a line, or has no width. A name
 /// with such a character could look like another name.
 fn changes_direction(letter: char) -> bool {
-    matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    matches!(letter, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// A number with commas between thousands.

@@ -153,6 +153,10 @@ fn draw(seed: u64, mutant: Option<Mutant>) -> Conditions {
         // With these values, most kills find transactions in the queue.
         idle_ms = 40;
         delay = of_kills.pick(&[Duration::from_millis(5), Duration::from_millis(50)]);
+        if mutant == Some(Mutant::ForgetsSent) {
+            // A kill must come while a request is under way and other transactions are queued.
+            (idle_ms, delay) = (15, Duration::from_millis(50));
+        }
         let mut at = Duration::from_secs(4);
         while at.as_secs() < seconds {
             kills.push(scheduler::Kill { client: of_kills.below(CLIENTS), at });
