@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use types::{Caps, Cred};
 
-/// A one-to-one mapping between the ids of a volume and the ids here, on the mount. An id in no range is unmapped.
+/// A one-to-one mapping between the ids of a volume and the local ids, those on the mount. An id in no range
+/// is unmapped.
 ///
 /// The text form is `VOLUME:HERE:COUNT`. Several ranges are separated by commas, or by line breaks as in
 /// `/proc/PID/uid_map`. Spaces can separate the numbers instead of colons, and a `#` begins a comment.
@@ -14,20 +15,20 @@ use types::{Caps, Cred};
 pub struct IdMap {
     /// Sorted by the numbers of the volume.
     by_volume: Box<[Range]>,
-    /// The same ranges, sorted by the numbers on the mount.
+    /// The same ranges, sorted by the local numbers.
     by_local: Box<[Range]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     volume: u32,
-    here: u32,
+    local: u32,
     count: u32,
 }
 
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.volume, self.here, self.count)
+        write!(f, "{}:{}:{}", self.volume, self.local, self.count)
     }
 }
 
@@ -47,21 +48,21 @@ pub enum MapError {
     #[error("'{0}' and '{1}' map one id of the volume to two ids on the mount")]
     TwiceInVolume(String, String),
     #[error("'{0}' and '{1}' map two ids of the volume to one id on the mount")]
-    TwiceHere(String, String),
+    TwiceLocal(String, String),
 }
 
 impl IdMap {
     /// The maximum that the kernel accepts for a user namespace (`UID_GID_MAP_MAX_EXTENTS`).
     pub const MAX_RANGES: usize = 340;
 
-    /// The number on the mount for a number of the volume.
+    /// The local number for a number of the volume.
     pub fn to_local(&self, volume: u32) -> Option<u32> {
-        find(&self.by_volume, volume, |range| (range.volume, range.here))
+        find(&self.by_volume, volume, |range| (range.volume, range.local))
     }
 
-    /// The number in the volume for a number of the mount.
-    pub fn to_volume(&self, here: u32) -> Option<u32> {
-        find(&self.by_local, here, |range| (range.here, range.volume))
+    /// The number in the volume for a local number.
+    pub fn to_volume(&self, local: u32) -> Option<u32> {
+        find(&self.by_local, local, |range| (range.local, range.volume))
     }
 }
 
@@ -97,8 +98,8 @@ impl FromStr for IdMap {
         if ranges.len() > Self::MAX_RANGES {
             return Err(MapError::TooLong);
         }
-        ranges.sort_unstable_by_key(|range| range.here);
-        check_overlap(&ranges, |range| range.here, MapError::TwiceHere)?;
+        ranges.sort_unstable_by_key(|range| range.local);
+        check_overlap(&ranges, |range| range.local, MapError::TwiceLocal)?;
         let by_local = ranges.clone().into();
         ranges.sort_unstable_by_key(|range| range.volume);
         check_overlap(&ranges, |range| range.volume, MapError::TwiceInVolume)?;
@@ -113,17 +114,17 @@ fn range(text: &str) -> Result<Range, MapError> {
         field.bytes().all(|byte| byte.is_ascii_digit()).then(|| field.parse().ok())?
     };
     let numbers: Option<Vec<u32>> = fields.iter().map(number).collect();
-    let Some(&[volume, here, count]) = numbers.as_deref() else {
+    let Some(&[volume, local, count]) = numbers.as_deref() else {
         return Err(MapError::NoRange(text.to_owned()));
     };
     if count == 0 {
         return Err(MapError::NoIds(text.to_owned()));
     }
     // The number -1 is not a valid id.
-    if volume.max(here).checked_add(count).is_none() {
+    if volume.max(local).checked_add(count).is_none() {
         return Err(MapError::TooHigh(text.to_owned()));
     }
-    Ok(Range { volume, here, count })
+    Ok(Range { volume, local, count })
 }
 
 fn check_overlap(
@@ -156,7 +157,7 @@ pub const ANONYMOUS: u32 = 65_534;
 
 /// How a mount maps the users and groups of its volume, and which callers it squashes.
 ///
-/// There are two kinds of ids: those *here*, which the kernel of this mount uses, and those *in the volume*.
+/// There are two kinds of ids: *local* ids, which the kernel of this mount uses, and ids *in the volume*.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ids {
     pub users: Option<IdMap>,
@@ -185,13 +186,13 @@ impl Ids {
         self.groups.as_ref().map_or(Some(volume), |map| map.to_local(volume)).unwrap_or(UNMAPPED)
     }
 
-    /// The volume's uid of a user here, without squashing; [`UNMAPPED`] if it has no mapping.
-    pub fn user_in_volume(&self, here: u32) -> u32 {
-        self.users.as_ref().map_or(Some(here), |map| map.to_volume(here)).unwrap_or(UNMAPPED)
+    /// The volume's uid of a local user, without squashing; [`UNMAPPED`] if it has no mapping.
+    pub fn user_in_volume(&self, local: u32) -> u32 {
+        self.users.as_ref().map_or(Some(local), |map| map.to_volume(local)).unwrap_or(UNMAPPED)
     }
 
-    pub fn group_in_volume(&self, here: u32) -> u32 {
-        self.groups.as_ref().map_or(Some(here), |map| map.to_volume(here)).unwrap_or(UNMAPPED)
+    pub fn group_in_volume(&self, local: u32) -> u32 {
+        self.groups.as_ref().map_or(Some(local), |map| map.to_volume(local)).unwrap_or(UNMAPPED)
     }
 
     /// User and primary group of a caller in the volume, after squashing.
@@ -208,16 +209,16 @@ impl Ids {
     }
 
     /// The whole credential of a caller in the volume, after squashing.
-    pub fn cred(&self, here: &Cred) -> Cred {
-        let (uid, gid) = self.caller(here.uid, here.gid);
-        let caps = if self.squash.is_some() { Caps::NONE } else { here.caps };
+    pub fn cred(&self, local: &Cred) -> Cred {
+        let (uid, gid) = self.caller(local.uid, local.gid);
+        let caps = if self.squash.is_some() { Caps::NONE } else { local.caps };
         let group = |gid: u32| match self.squash {
             Some(Squash::Root) if gid == 0 => self.anonymous.1,
             _ => self.group_in_volume(gid),
         };
         let groups: Vec<u32> = match self.squash {
             Some(Squash::All) => Vec::new(),
-            _ => here.groups().iter().map(|gid| group(*gid)).filter(|gid| *gid != UNMAPPED).collect(),
+            _ => local.groups().iter().map(|gid| group(*gid)).filter(|gid| *gid != UNMAPPED).collect(),
         };
         Cred::new(uid, gid, &groups, caps)
     }
@@ -239,8 +240,8 @@ mod tests {
     #[test]
     fn ids_are_mapped_both_ways() {
         let map = map("0:100000:65536,70000:5:2");
-        for (volume, here) in [(0, 100_000), (65_535, 165_535), (70_000, 5), (70_001, 6)] {
-            assert_eq!((map.to_local(volume), map.to_volume(here)), (Some(here), Some(volume)));
+        for (volume, local) in [(0, 100_000), (65_535, 165_535), (70_000, 5), (70_001, 6)] {
+            assert_eq!((map.to_local(volume), map.to_volume(local)), (Some(local), Some(volume)));
         }
         for outside in [65_536, 69_999, 70_002, u32::MAX] {
             assert_eq!(map.to_local(outside), None, "{outside}");

@@ -83,7 +83,7 @@ fn a_backup_that_fails_or_is_stopped_leaves_nothing() {
 }
 
 #[test]
-fn notes_that_are_newer_or_damaged_are_refused() {
+fn manifests_that_are_newer_or_damaged_are_refused() {
     let (store, backup) = (store(StoreOptions::default()), BackupId(5));
     assert_eq!(Manifest::read(&store, backup).unwrap(), None);
     for damaged in ["", "{}", "[]", "{\"version\":1}"] {
@@ -134,7 +134,7 @@ fn a_backup_that_loses_a_part_or_the_store_is_not_completed() {
 }
 
 #[test]
-fn notes_name_the_database() {
+fn manifests_name_the_database() {
     let (engine, volume) = volume(1);
     let volume = Volume { loaded: "random id".to_owned(), ..volume };
     let store = store(StoreOptions::default());

@@ -98,6 +98,7 @@ impl Problem {
             Problem::EntryKind { .. } => "entry-kind",
             Problem::SecondName { .. } => "second-name",
             Problem::Parent { .. } => "parent",
+            // Not "cycle", because identifiers do not change.
             Problem::Cycle { .. } => "circle",
             Problem::Lost { .. } => "lost",
             Problem::Links { .. } => "links",

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! backups/<number>/<part>  the parts, from 0 on: each has the form of a packed block (`packed.rs`)
-//! backups/<number>.json    written last: a backup without this object is not complete
+//! backups/<number>.json    the manifest, written last: a backup without it is not complete
 //! ```
 //!
 //! The number is the time at which the backup began, in nanoseconds since 1970. The header of a part names the backup
 //! and the part, so that no part can be exchanged for another one or for a block: the numbers of slices are smaller.
-//! The parts of an encrypted volume are encrypted as its blocks are. The JSON object is not, because it holds what is
-//! needed to decrypt the parts when the database is lost.
+//! The parts of an encrypted volume are encrypted as its blocks are. The manifest, a JSON object, is not,
+//! because it holds what is needed to decrypt the parts when the database is lost.
 
 use std::collections::HashSet;
 
@@ -27,7 +27,7 @@ use crate::store::BlockStore;
 /// The length of each part but the last, in bytes.
 pub const BACKUP_PART_BYTES: u32 = types::BLOCK_BYTES;
 
-/// The longest JSON object that is read.
+/// The longest manifest that is read.
 const MAX_MANIFEST_BYTES: usize = 64 << 10;
 
 /// Set in the numbers of backups, but not in those of slices, which databases store as signed numbers.
@@ -114,15 +114,15 @@ impl BlockStore {
         }
     }
 
-    /// Completes a backup, of which all parts are stored, with a text that describes it.
+    /// Completes a backup, of which all parts are stored, with its manifest.
     ///
     /// # Errors
-    /// [`ChunkError::Store`] if the text cannot be stored.
+    /// [`ChunkError::Store`] if the manifest cannot be stored.
     pub fn finish_backup(&self, backup: BackupId, manifest: String) -> Result<(), ChunkError> {
         self.put_durably(&backup.manifest_key(), manifest.into())
     }
 
-    /// The text that describes a backup; `None` if the backup is not complete, or does not exist.
+    /// The manifest of a backup; `None` if the backup is not complete, or does not exist.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if the store fails.

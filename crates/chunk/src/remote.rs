@@ -54,7 +54,7 @@ impl Backend for Remote {
                 }
             }
         };
-        self.runtime.block_on(put).map_err(store_error)
+        self.runtime.block_on(put).map_err(from_opendal)
     }
 
     fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, StoreError> {
@@ -67,14 +67,14 @@ impl Backend for Remote {
             Err(error) if matches!(error.kind(), ErrorKind::RangeNotSatisfied | ErrorKind::Unexpected) => {
                 // The object may end before the range does; opendal and stores report this in different ways.
                 let size =
-                    self.runtime.block_on(self.operator.stat(key)).map_err(store_error)?.content_length();
+                    self.runtime.block_on(self.operator.stat(key)).map_err(from_opendal)?.content_length();
                 match size.saturating_sub(offset) {
                     0 => Ok(Bytes::new()),
-                    left if left < len as u64 => Ok(read(left).map_err(store_error)?.to_bytes()),
-                    _ => Err(store_error(error)),
+                    left if left < len as u64 => Ok(read(left).map_err(from_opendal)?.to_bytes()),
+                    _ => Err(from_opendal(error)),
                 }
             }
-            Err(error) => Err(store_error(error)),
+            Err(error) => Err(from_opendal(error)),
         }
     }
 
@@ -86,16 +86,16 @@ impl Backend for Remote {
                 .operator
                 .reader(key)
                 .await
-                .map_err(store_error)?
+                .map_err(from_opendal)?
                 .into_stream(..)
                 .await
-                .map_err(store_error)?;
+                .map_err(from_opendal)?;
             let mut parts: Vec<Bytes> = Vec::new();
             let mut left = at_most;
             while left > 0
                 && let Some(buffer) = poll_fn(|context| Pin::new(&mut stream).poll_next(context)).await
             {
-                for mut part in buffer.map_err(store_error)? {
+                for mut part in buffer.map_err(from_opendal)? {
                     part.truncate(left);
                     left -= part.len();
                     parts.push(part);
@@ -109,13 +109,13 @@ impl Backend for Remote {
     }
 
     fn delete(&self, key: &str) -> Result<(), StoreError> {
-        self.runtime.block_on(self.operator.delete(key)).map_err(store_error)
+        self.runtime.block_on(self.operator.delete(key)).map_err(from_opendal)
     }
 
     fn modified(&self, key: &str) -> Result<Option<SystemTime>, StoreError> {
         match self.runtime.block_on(self.operator.stat(key)) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            metadata => Ok(metadata.map_err(store_error)?.last_modified().map(SystemTime::from)),
+            metadata => Ok(metadata.map_err(from_opendal)?.last_modified().map(SystemTime::from)),
         }
     }
 
@@ -127,7 +127,7 @@ impl Backend for Remote {
     fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let entries = match self.runtime.block_on(self.operator.list(prefix)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(store_error)?,
+            entries => entries.map_err(from_opendal)?,
         };
         let names = entries.iter().filter_map(|entry| entry.path().strip_prefix(prefix));
         Ok(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
@@ -136,7 +136,7 @@ impl Backend for Remote {
 
 /// Searches the causes for an errno of the operating system, because opendal's error kinds do not include a
 /// full disk.
-fn store_error(error: opendal::Error) -> StoreError {
+fn from_opendal(error: opendal::Error) -> StoreError {
     if error.kind() == ErrorKind::NotFound {
         return StoreError::NotFound;
     }

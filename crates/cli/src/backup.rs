@@ -430,10 +430,7 @@ fn refuse_other(manifest: &Manifest, checked: &CheckedDump) -> Result<(), CliErr
     let Volume { uuid, encryption, .. } = &checked.volume;
     match *uuid == manifest.volume && *encryption == manifest.encryption {
         true => Ok(()),
-        false => {
-            Err(CliError::new("the object that describes the backup was changed")
-                .advise("choose another backup"))
-        }
+        false => Err(CliError::new("the manifest of the backup was changed").advise("choose another backup")),
     }
 }
 

@@ -14,7 +14,7 @@ use command::error::{CliError, ErrorAt};
 use command::output;
 use rustix::fs::Mode;
 
-/// Every command is in the section of user commands, also a command that only root can use, as with git(1).
+/// Every command is in the section of user commands, also a command that only root can use.
 const SECTION: &str = "1";
 
 #[derive(Debug, clap::Args)]
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::args::Args;
 
-    /// All commands with their pages' names.
+    /// All commands, each with the name of its page.
     fn commands() -> Vec<(String, Command)> {
         let mut top = Args::command().disable_help_subcommand(true);
         top.build();

@@ -380,7 +380,7 @@ impl<'a> Walk<'a> {
                     if is_shown { node.take_in(row, self.entries) } else { sum.add(row.sum) }
                 }
             } else if inode.parent != parent {
-                // The directory is damaged, and could lead into a circle.
+                // The directory is damaged, and could lead into a cycle.
                 self.damaged.fetch_add(1, Ordering::Relaxed);
             } else {
                 let is_deepest = !is_shown || node.depth + 1 == self.depth;

@@ -260,7 +260,7 @@ fn bad_input_of_a_restore_changes_nothing() {
     fs::write(&manifest, text.replace(uuid, "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10")).unwrap();
     from_store(&[]).failed(1, &["the object store belongs to volume 'vol'"]);
     fs::remove_file(place.path("vol.data/limen-volume")).unwrap();
-    from_store(&[]).failed(1, &["the object that describes the backup was changed"]);
+    from_store(&[]).failed(1, &["the manifest of the backup was changed"]);
     fs::remove_file(&manifest).unwrap();
     from_store(&["--id", &id]).failed(1, &["is not complete"]);
     from_store(&[]).failed(1, &["there is no complete backup", "limen backup ls"]);

@@ -8,7 +8,7 @@ pub(crate) enum Decided {
     /// A reply without effects.
     Reply,
     /// An error other than EIO.
-    Refusal,
+    Error,
     /// EIO: records contradict each other.
     Damage,
     /// The kernel's attributes are out of date.
@@ -100,7 +100,7 @@ mod tests {
     ];
 
     const DECISIONS: [Decided; 5] =
-        [Decided::Effects, Decided::Reply, Decided::Refusal, Decided::Damage, Decided::Stale];
+        [Decided::Effects, Decided::Reply, Decided::Error, Decided::Damage, Decided::Stale];
 
     /// Every decision with every evidence, in the order of the columns.
     fn cases() -> impl Iterator<Item = (Decided, [bool; 6])> {

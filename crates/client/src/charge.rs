@@ -62,7 +62,7 @@ mod tests {
         assert!(held <= RECORDS * RECORD_BYTES, "{held}");
         assert!(held > RECORDS * RECORD_BYTES / 4, "and not much less: {held}");
         assert!(cache.get(&Key::Acl(AclId(1_999)), None).is_some(), "the last one is there");
-        // A record that is larger than its shard's capacity is held alone.
+        // A record that is larger than its shard's capacity is cached as the only one of the shard.
         let small = Cache::new(64, AclKind::Nfs4);
         small.put(Key::Acl(AclId(1)), Value::Acl(Some(Acl::Nfs4(one))), Seq(1));
         assert!(small.get(&Key::Acl(AclId(1)), None).is_some());
@@ -81,7 +81,7 @@ mod tests {
                 cache.put(key, Value::Xattrs(Arc::clone(&xattrs)), Seq(seq));
             }
         }
-        // A shard holds one of them even if its capacity is smaller.
+        // A shard caches one of these records even if its capacity is smaller.
         let held = bytes_in(&cache, keys());
         assert!(held <= 64 * 66_000 && held > 0, "{held}");
     }

@@ -65,18 +65,20 @@ impl Meta {
         self.run_in_doubt(op, authority, in_doubt, None)
     }
 
-    /// Ends an in-doubt transaction so that its operation never happens after this call, if it has not
-    /// happened before: this records under its id that it was refused. It is not sent again. If it has
-    /// happened, returns the inodes that it has left without a name, as orphans of its session.
+    /// Ends an in-doubt transaction. If its operation has not happened yet, it never happens after this call:
+    /// this commits, under the id of the operation, that it was canceled. The operation itself is not sent
+    /// again. If it has happened, returns the inodes that it has left without a name, as orphans of its
+    /// session.
     ///
     /// # Errors
-    /// Those of the database; the operation may then still happen. If its session was removed, it can no longer happen:
-    /// that is no error, `in_doubt` becomes `None`, and the result is `None` even if it has happened.
+    /// Those of the database; the operation may then still happen. If its session was removed, the operation
+    /// can no longer happen. That is no error: `in_doubt` becomes `None`, and the result is `None` even if
+    /// the operation has happened.
     pub fn cancel(&self, in_doubt: &mut Option<InDoubtTxn>) -> Result<Option<Vec<Ino>>, Failure> {
         in_doubt.take_if(|in_doubt| self.is_forgotten(in_doubt));
         let Some(canceled) = in_doubt else { return Ok(None) };
         let op_id = canceled.txn.op_id;
-        if canceled.refused() != Some(CANCELED) {
+        if canceled.errno() != Some(CANCELED) {
             let guards = self.with_own_guard(Vec::new(), op_id)?;
             self.replan(canceled, Txn { op_id, guards, effects: Vec::new() }, Some(CANCELED));
         }
@@ -94,7 +96,7 @@ impl Meta {
             return Ok(None);
         }
         let committed = self.committed_plan(txn.op_id, since)?;
-        let settled = in_doubt.take().filter(|_| committed.refused.is_none());
+        let settled = in_doubt.take().filter(|_| committed.errno.is_none());
         Ok(settled.map(|in_doubt| in_doubt.orphans_of(committed)))
     }
 
@@ -118,8 +120,8 @@ impl Meta {
         self.conclude(done, in_doubt)
     }
 
-    /// Makes the result of a call whose operation may be in doubt. An engine's error becomes indeterminate if
-    /// it is.
+    /// Makes the result of a call whose operation may be in doubt. If the operation is in doubt, an engine's
+    /// error becomes indeterminate.
     fn conclude<T>(&self, done: Result<T, Failure>, in_doubt: &Option<InDoubtTxn>) -> Result<T, Failure> {
         self.begin_term_if_due();
         match (done, in_doubt) {
@@ -181,10 +183,11 @@ impl Meta {
         done
     }
 
-    /// Makes `txn` the transaction that is sent next under an id in doubt. `refused` is the error in which its plan ended.
-    pub(crate) fn replan(&self, in_doubt: &mut InDoubtTxn, txn: Txn, refused: Option<Errno>) {
+    /// Makes `txn` the transaction that is sent next under an id in doubt. `errno` is the error in which its
+    /// plan ended, if it did.
+    pub(crate) fn replan(&self, in_doubt: &mut InDoubtTxn, txn: Txn, errno: Option<Errno>) {
         self.invalidate_in_doubt(&in_doubt.txn);
-        in_doubt.replan(txn, refused);
+        in_doubt.replan(txn, errno);
     }
 
     /// The plan that was committed under an id in doubt, after the engine has answered that the id is committed.

@@ -52,12 +52,12 @@ impl InDoubtTxn {
     }
 
     /// The error in which the last plan ended, if it did.
-    pub(crate) fn refused(&self) -> Option<Errno> {
+    pub(crate) fn errno(&self) -> Option<Errno> {
         let mark = |effect: &Effect| match effect {
             Effect::PutWait(wait) => read_mark(self.txn.op_id, wait),
             _ => None,
         };
-        self.txn.effects.iter().find_map(mark)?.refused
+        self.txn.effects.iter().find_map(mark)?.errno
     }
 
     /// The inodes that a plan leaves without a name, but open.
@@ -66,10 +66,10 @@ impl InDoubtTxn {
     }
 
     /// Makes `txn` the last transaction under this id, and adds its mark.
-    pub(crate) fn replan(&mut self, mut txn: Txn, refused: Option<Errno>) {
+    pub(crate) fn replan(&mut self, mut txn: Txn, errno: Option<Errno>) {
         self.plan += 1;
         self.orphans.extend(orphans(self.plan, &txn));
-        txn.effects.push(Effect::PutWait(mark(txn.op_id, Plan { number: self.plan, refused })));
+        txn.effects.push(Effect::PutWait(mark(txn.op_id, Plan { number: self.plan, errno })));
         self.txn = txn;
     }
 }
@@ -86,12 +86,12 @@ fn orphans(plan: u32, txn: &Txn) -> impl Iterator<Item = (u32, Ino)> {
 pub(crate) struct Plan {
     pub(crate) number: u32,
     /// The error in which it ended, if it did.
-    pub(crate) refused: Option<Errno>,
+    pub(crate) errno: Option<Errno>,
 }
 
 impl Plan {
     /// The first plan that was sent under an id. It has effects, because otherwise it could not be in doubt.
-    const FIRST: Plan = Plan { number: 0, refused: None };
+    const FIRST: Plan = Plan { number: 0, errno: None };
 
     /// The plan that was committed under an id, after the engine has answered that the id is committed.
     pub(crate) fn committed(id: OpId, waits: &[LockWait]) -> Plan {
@@ -115,16 +115,16 @@ pub(crate) fn mark_owner(id: OpId) -> LockOwner {
     LockOwner { session: id.session(), owner: id.0 as u64, kind: LockKind::Flock }
 }
 
-fn mark(id: OpId, Plan { number, refused }: Plan) -> LockWait {
-    let (owner, pid) = (mark_owner(id), refused.map_or(0, |errno| errno.raw().unsigned_abs()));
+fn mark(id: OpId, Plan { number, errno }: Plan) -> LockWait {
+    let (owner, pid) = (mark_owner(id), errno.map_or(0, |errno| errno.raw().unsigned_abs()));
     LockWait { ino: Ino::ROOT, lock: Lock { start: 0, end: number.into(), owner, exclusive: false, pid } }
 }
 
 /// The plan whose mark this is, if it is a mark of the operation.
 fn read_mark(id: OpId, wait: &LockWait) -> Option<Plan> {
     let number = u32::try_from(wait.lock.end).ok()?;
-    let refused = i32::try_from(wait.lock.pid).ok().filter(|raw| *raw != 0).map(Errno::from_raw);
-    Some(Plan { number, refused }).filter(|plan| *wait == mark(id, *plan))
+    let errno = i32::try_from(wait.lock.pid).ok().filter(|raw| *raw != 0).map(Errno::from_raw);
+    Some(Plan { number, errno }).filter(|plan| *wait == mark(id, *plan))
 }
 
 /// Whether this is the mark of an operation that no term guards. No session record tells whether the operation still

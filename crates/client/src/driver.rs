@@ -142,7 +142,7 @@ impl Meta {
     pub fn set_traversers(&self, traversers: Traversers) {
         let _ = self.traversers.set(traversers);
         // Drop cached results that were computed without the traversers.
-        self.forget_all();
+        self.invalidate_all();
     }
 
     /// The users and groups that may search every directory; empty unless set.
@@ -173,7 +173,7 @@ impl Meta {
     /// cached records are always current.
     pub fn set_exclusive(&self, exclusive: bool) {
         self.exclusive.store(exclusive, Ordering::Release);
-        self.forget_all();
+        self.invalidate_all();
     }
 
     /// How long a read-only operation may be answered from the cache while other clients may change the
@@ -231,10 +231,10 @@ impl Meta {
     /// Invalidates everything in memory, because changes by others may have been missed.
     pub fn set_outdated(&self) {
         self.current_until.store(0, Ordering::Release);
-        self.forget_all();
+        self.invalidate_all();
     }
 
-    fn forget_all(&self) {
+    fn invalidate_all(&self) {
         self.cache.clear();
         self.listings.clear();
     }
@@ -267,11 +267,11 @@ impl Meta {
     pub(crate) fn invalidate_in_doubt(&self, txn: &Txn) {
         let until = self.nanos_of(Instant::now() + LOST_FOR);
         self.in_doubt_until.fetch_max(until, Ordering::AcqRel);
-        self.forget(txn);
+        self.invalidate_txn(txn);
     }
 
     /// Invalidates the records that a transaction changes.
-    pub(crate) fn forget(&self, txn: &Txn) {
+    pub(crate) fn invalidate_txn(&self, txn: &Txn) {
         let invalidations = txn.invalidations();
         invalidations
             .iter()

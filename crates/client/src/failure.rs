@@ -6,7 +6,7 @@ use types::{Errno, SessionId};
 /// Why an operation did not happen, or why it is not known whether it happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The operation's rules do not allow it.
+    /// The operation fails by its rules, with this errno.
     #[error(transparent)]
     Operation(#[from] Errno),
     /// The database failed, and the retries failed too.

@@ -30,7 +30,7 @@ impl Meta {
         let _ = self.held.make_durable.set(make_durable);
     }
 
-    /// Begins the journal of a session that has just begun. If that fails, nothing is held.
+    /// Begins a journal for a session. If that fails, nothing is held.
     pub fn begin_journal(&self, session: SessionId, since: Time) {
         let Some(journals) = self.held.journals.get() else { return };
         let (volume, loaded) = (self.volume().uuid.clone(), self.volume().loaded.clone());
@@ -46,7 +46,7 @@ impl Meta {
         self.held.has_journal.store(state.journal.is_some(), Ordering::Release);
     }
 
-    /// Removes the journal: its session is over.
+    /// Removes the journal, because its session has ended, or nothing is held or queued.
     pub(crate) fn end_journal(&self, state: &mut State) {
         self.held.has_journal.store(false, Ordering::Release);
         if let Some(journal) = state.journal.take() {
@@ -54,8 +54,8 @@ impl Meta {
         }
     }
 
-    /// Removes the journal of a session that continues, if nothing is queued. From then on nothing is held, until
-    /// [`Meta::begin_journal`]. Returns false if something is queued.
+    /// Removes the journal of a session that continues, if nothing is held or queued. From then on no directory
+    /// is held, until [`Meta::begin_journal`]. Returns false if something is held or queued.
     pub fn end_empty_journal(&self) -> bool {
         let mut state = host::lock(&self.held.state);
         let is_empty = state.queue.is_empty() && state.directories.is_empty();
@@ -105,7 +105,7 @@ impl Meta {
             && self.fence.is_valid(BootInstant::now())
     }
 
-    /// The lowest slice that a queued transaction names: no row names it yet.
+    /// The lowest slice that a queued transaction names. No committed row names it yet.
     pub fn first_queued_slice(&self) -> Option<SliceId> {
         if self.held.is_idle() {
             return None;
@@ -205,7 +205,8 @@ impl Meta {
     }
 
     /// Prepares for a transaction that is to be sent to the engine. If it changes files, everything that is queued is
-    /// committed first. If it concerns held records, no other transaction changes them until the result is dropped.
+    /// committed first. If it concerns held records, no other transaction changes them until the returned
+    /// [`Entered`] is dropped.
     ///
     /// # Errors
     /// Those of [`Meta::settle_held`].
@@ -222,16 +223,16 @@ impl Meta {
         let (began, timeout) = (Instant::now(), self.retry_timeout());
         let mut state = host::lock(&self.held.state);
         loop {
-            let is_about_held = state.concerns_held(txn);
+            let concerns_held = state.concerns_held(txn);
             let must_wait = state.concerns_new_directory(txn)
-                || is_about_held && (state.is_held_txn_in_flight || state.is_closing);
+                || concerns_held && (state.is_held_txn_in_flight || state.is_closing);
             if !must_wait {
-                state.is_held_txn_in_flight |= is_about_held;
+                state.is_held_txn_in_flight |= concerns_held;
                 state.being_created.extend(&being_created);
                 self.held.note(&state);
                 drop(state);
-                let entered = Entered { held: &self.held, concerns_held: is_about_held, being_created };
-                if is_about_held || txn.effects.iter().any(changes_files) {
+                let entered = Entered { held: &self.held, concerns_held, being_created };
+                if concerns_held || txn.effects.iter().any(changes_files) {
                     self.settle_held()?;
                 }
                 return Ok(Some(entered));
@@ -258,7 +259,8 @@ impl Meta {
             // The session of the transaction has ended, so it holds nothing.
         } else if is_known && !state.is_closing {
             state.apply(txn, own);
-            // After a first attempt without a known result their records were stale.
+            // If an earlier attempt had no known result, the new directories are in `stale_holds`. Now they are
+            // held.
             entered.being_created.iter().for_each(|ino| _ = state.stale_holds.remove(ino));
             // If the change stream was interrupted, a recall of a new directory may have been missed.
             state.must_give_back |= !entered.being_created.is_empty() && !self.is_current();
@@ -362,8 +364,8 @@ impl Meta {
         (!page.snapshot.records.iter().any(is_elsewhere)).then_some(page)
     }
 
-    /// Reads records, and caches them if `is_remembered`. Records that are held come from memory. Also returns how many
-    /// moments the records are from.
+    /// Reads records. Those that are held come from memory; no record is cached unless `is_remembered`. Also
+    /// returns the number of snapshots that the records are from.
     ///
     /// # Errors
     /// Those of the database.
@@ -387,8 +389,8 @@ impl Meta {
             let began = Instant::now();
             let snapshot = self.retry(|| self.engine.read(&keys))?;
             let snapshot = self.without_held(snapshot);
-            // If held records were dropped meanwhile, they are still in this answer, which may be older than their last
-            // commit.
+            // If held records were dropped meanwhile, `without_held` did not remove them from this answer, which
+            // may be older than their last commit.
             if self.held_drops() != drops {
                 continue;
             }

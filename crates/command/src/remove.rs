@@ -2,9 +2,9 @@
 //!
 //! Each name is looked up separately, relative to its open directory, and symbolic links are never followed. So
 //! nothing outside the tree is removed, even if other processes rename files meanwhile. A directory is read one
-//! buffer at a time. Any free thread removes the entries of a buffer, and the thread that finishes last reads
-//! the next buffer. So memory use depends neither on the number of files nor on the size of a directory. Each
-//! thread has at most as many open descriptors as the tree is deep.
+//! buffer at a time. The threads share the entries of a buffer, and the next buffer is read when all of these
+//! were handled. So memory use depends neither on the number of files nor on the size of a directory. The
+//! number of open descriptors grows only with the depth of the tree and the number of threads.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::mem::MaybeUninit;
@@ -60,7 +60,8 @@ impl Removed {
 /// not a failure.
 ///
 /// # Errors
-/// The parent directory of `path` cannot be opened. Failures inside the tree are counted in the result.
+/// `path` does not end in a name, or its parent directory cannot be opened. Failures inside the tree are
+/// counted in the result.
 pub fn remove(
     path: &Path,
     threads: usize,

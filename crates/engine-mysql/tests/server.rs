@@ -100,7 +100,7 @@ fn a_request_is_one_round_trip() {
             let outcomes = engine.commit(&[add_file(300), drop_file(300), add_file(300)]).unwrap();
             assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
         });
-        cost("a claim", &|| {
+        cost("guards only", &|| {
             committed(&engine, txn(vec![Guard::Access { ino: Ino(2), rev: 0 }], Vec::new()));
         });
         cost("an unlink", &|| committed(&engine, drop_file(10)));
@@ -119,13 +119,13 @@ fn a_request_is_one_round_trip() {
                 Scan::Dir { parent: Ino(2), after: None, limit: 100, include: ScanInclude::InodesWithAcls };
             assert_eq!(engine.scan(&scan).unwrap().snapshot.records.len(), 2 * 19);
         });
-        let claim = |rev| txn(vec![Guard::Access { ino: Ino(2), rev }], Vec::new());
-        requests("a batch of claims", 1, &|| {
-            let outcomes = engine.commit(&[0, 0, 0].map(claim)).unwrap();
+        let guard_only = |rev| txn(vec![Guard::Access { ino: Ino(2), rev }], Vec::new());
+        requests("a batch of guards only", 1, &|| {
+            let outcomes = engine.commit(&[0, 0, 0].map(guard_only)).unwrap();
             assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
         });
-        requests("a batch of claims one of which fails", 2, &|| {
-            let outcomes = engine.commit(&[0, 1, 0].map(claim)).unwrap();
+        requests("a batch of guards only, one of which fails", 2, &|| {
+            let outcomes = engine.commit(&[0, 1, 0].map(guard_only)).unwrap();
             let conflicts = outcomes.iter().map(|outcome| matches!(outcome, Outcome::Conflict(_)));
             assert_eq!(conflicts.collect::<Vec<_>>(), [false, true, false]);
         });

@@ -1,4 +1,4 @@
-//! The rules of the operations, on a real server. Some of the suite's tests inject faults.
+//! The rules of the operations, on a real server.
 
 mod support;
 

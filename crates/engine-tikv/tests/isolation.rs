@@ -337,7 +337,7 @@ fn call_costs_one_timestamp_one_read_and_one_commit() {
         ],
     );
     costs("a removal", &|| drop(done(&engine, remove.clone())), one_phase);
-    costs("a precondition", &|| drop(done(&engine, txn(62, create(1).guards, Vec::new()))), read);
+    costs("guards only", &|| drop(done(&engine, txn(62, create(1).guards, Vec::new()))), read);
     let taken = || assert!(conflicts(&engine, Txn { op_id: OpId(7), ..create(100) }));
     costs("a create of a name that is taken", &taken, read);
     // A client with an empty cache looks a name up with one read, and needs one more to find the location of

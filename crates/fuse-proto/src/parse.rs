@@ -227,7 +227,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// Takes all remaining bytes, which must be `size`.
+    /// Takes all remaining bytes. There must be exactly `size` of them.
     fn data(&mut self, size: u32) -> Result<&'a [u8], Malformed> {
         match self.0.len() == size as usize {
             true => Ok(std::mem::take(&mut self.0)),

@@ -94,7 +94,7 @@ impl Dispatch {
             Operation::Init(offered) => match offered.negotiate(&self.init_config()) {
                 Ok(negotiated) => {
                     tracing::debug!(?negotiated, "INIT");
-                    self.epochs.negotiated(negotiated.minor);
+                    self.epochs.set_minor(negotiated.minor);
                     let _ = self.negotiated.set(negotiated);
                     reply.ok(Body::init(&negotiated).as_bytes());
                 }
@@ -233,7 +233,7 @@ impl Dispatch {
                     write.offset
                 };
                 if write.flags & O_DIRECT != 0 {
-                    files.forget_overwritten(ino, offset, write.data.len() as u64);
+                    files.invalidate_overwritten(ino, offset, write.data.len() as u64);
                 }
                 Ok(Body::written(write.data.len() as u32).into())
             }

@@ -29,7 +29,8 @@ pub(crate) struct Epochs(Arc<AtomicBool>);
 const EPOCH_MINOR: u32 = 44;
 
 impl Epochs {
-    pub(crate) fn negotiated(&self, minor: u32) {
+    /// Sets the minor version that INIT negotiated.
+    pub(crate) fn set_minor(&self, minor: u32) {
         self.0.store(minor >= EPOCH_MINOR, Ordering::Release);
     }
 
@@ -93,9 +94,9 @@ mod tests {
     fn epochs_are_used_from_linux_6_16_on() {
         let epochs = Epochs::default();
         assert!(!epochs.are_supported());
-        epochs.negotiated(43);
+        epochs.set_minor(43);
         assert!(!epochs.are_supported());
-        epochs.negotiated(44);
+        epochs.set_minor(44);
         assert!(epochs.are_supported());
     }
 }

@@ -148,7 +148,7 @@ impl Server {
             negotiated: Arc::new(negotiated.map_or_else(OnceLock::new, OnceLock::from)),
         };
         if let Some(negotiated) = negotiated {
-            dispatch.epochs.negotiated(negotiated.minor);
+            dispatch.epochs.set_minor(negotiated.minor);
         }
         // The notifier ends with the volume's session, after the last request. It is also needed if this mount
         // is exclusive, for changes that the kernel does not notice itself: a write that cleared SUID, or the

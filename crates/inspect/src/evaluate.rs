@@ -26,7 +26,8 @@ pub enum CheckReason {
     ModeAside(Entry),
     /// An entry of the POSIX ACL, and the mask if it removes permissions from the entry.
     Entry(Entry, Option<Perm>),
-    /// For each permission, the verdict by the NFSv4 ACL that decides, and the stored entry if an entry decided.
+    /// For each permission, the verdict of the NFSv4 ACL ([`Nfs4Rules::deciding`]), and the stored entry that
+    /// decided it, if an entry did.
     Nfs4(Vec<(nfs4::Verdict, Option<nfs4::Entry>)>),
     /// This capability of the caller grants the access; mode and ACL do not.
     Capability(Caps),
@@ -42,8 +43,8 @@ pub enum CheckReason {
     OwnsNeither,
     /// The owner of the symbolic link is the owner of its directory.
     LinkOfDirectory,
-    /// The owner of the symbolic link is neither the caller nor the owner of its directory, and everybody may
-    /// create links there.
+    /// The owner of the symbolic link is neither the caller nor the owner of its directory, and the directory
+    /// is sticky and writable for everybody.
     LinkOfOther,
 }
 
@@ -60,8 +61,7 @@ impl CheckResult {
         CheckResult { errno: Some(errno), reason }
     }
 
-    /// Builds the result of an evaluation. `by_acl` returns the part of mode or ACL that decided, if one
-    /// did.
+    /// Builds the result of an evaluation. `by_acl` builds the reason if the mode or an ACL decided.
     fn of(evaluation: Evaluation, by_acl: impl FnOnce() -> CheckReason) -> Self {
         let reason = match evaluation {
             Ok(Grant::Acl | Grant::FileAcl) | Err(Denial::Acl | Denial::FileAcl) => by_acl(),
@@ -128,9 +128,10 @@ fn access(cred: &Cred, want: Perm, access_attrs: &AccessAttrs) -> CheckResult {
     }
 }
 
-/// The permission that the kernel requests from the volume before its other checks (`fuse_perm_getattr`,
-/// fs/fuse/dir.c). It requests search on a directory if the mode and POSIX ACL that it sees do not grant
-/// search exactly to the callers that the NFSv4 ACL grants it to.
+/// The permission that the daemon checks before the kernel checks a caller. The kernel sees a projection of an
+/// NFSv4 ACL: a mode and a POSIX ACL. If the projection does not grant search on a directory to exactly the
+/// callers to which the NFSv4 ACL grants it, the kernel first sends GETATTR (`fuse_perm_getattr`,
+/// fs/fuse/dir.c), which fails with EACCES if the caller lacks search permission.
 pub(crate) fn beforehand(access_attrs: &AccessAttrs) -> Mask {
     match &access_attrs.rules {
         Rules::Nfs4(Some(acl)) if access_attrs.kind.is_dir() => {
@@ -168,9 +169,9 @@ fn kernel_forwards(cred: &Cred, want: Perm, access_attrs: &AccessAttrs, acl: &Nf
     posix::permits(cred, want, &file).is_ok()
 }
 
-/// Whether the kernel forwards the removal of names from a directory with an NFSv4 ACL: the owner needs `w`
-/// in the mode, and other callers need it if the group bits are clear. True without an ACL, because then the
-/// mode is checked anyway.
+/// Whether the kernel forwards the removal of names from a directory with an NFSv4 ACL. The projection grants
+/// `w` with each search permission, except in the mode. The mode alone decides for the owner, and for all
+/// callers if its group bits are clear. True without an ACL, because then the mode is checked anyway.
 pub(crate) fn kernel_forwards_name_changes(cred: &Cred, dir: &AccessAttrs) -> bool {
     match &dir.rules {
         Rules::Nfs4(Some(acl)) => kernel_forwards(cred, Perm::WRITE | Perm::EXECUTE, dir, acl),

@@ -181,7 +181,7 @@ impl Run {
                 }
             }
             match state.build_writes() {
-                Ok(settled) => writes = settled,
+                Ok(built) => writes = built,
                 Err(ReadStop::Damaged(damaged)) => end = End::Damaged(damaged),
                 Err(ReadStop::Missing | ReadStop::Flush) => end = End::Missing,
             }

@@ -14,7 +14,7 @@
 //! | `state` | the records after each transaction of a batch |
 //! | `guard`, `effect` | checks guards, and applies effects |
 //! | `batch` | decides a whole batch |
-//! | `writes` | turns the changes into writes of keys |
+//! | `writes` | turns the changes into writes of keys, with their preconditions |
 //! | `key_cache` | a cache of keys |
 //! | `ask` | repeats reads until there is an answer |
 //! | `change_log` | a log of changes, as keys, for stores that push no changes |

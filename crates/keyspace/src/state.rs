@@ -1,9 +1,9 @@
 //! The records after each transaction of a batch, on top of the values that a source knows.
 //!
 //! Every value on which a decision depends has a precondition: it must be unchanged when the batch is
-//! committed. The links and times of a directory usually decide nothing, so they are read only if needed:
-//! [`State::image`] reads them without a precondition, and an effect that sets times writes them without a
-//! read, if the store can.
+//! committed. The links and times of a directory usually decide nothing, so they are read only if needed: if
+//! the store can, [`State::image`] reads them without a precondition, and an effect that sets times writes
+//! them without a read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -192,11 +192,16 @@ impl<'a> State<'a> {
         Some(self.keys.location(self.inode_states.get(&ino)?.base.as_ref()?))
     }
 
-    fn part(&mut self, ino: Ino, letter: u8, is_required: bool) -> Result<(Vec<u8>, StoredValue), ReadStop> {
+    fn part(
+        &mut self,
+        ino: Ino,
+        letter: u8,
+        with_precondition: bool,
+    ) -> Result<(Vec<u8>, StoredValue), ReadStop> {
         let base = self.base_key(ino).ok_or(ReadStop::Missing)?;
         let held = self.lookup.part(&base, letter)?;
         let key = crate::keys::part(&base, letter);
-        if is_required {
+        if with_precondition {
             self.require_version(key.clone(), held.as_ref());
         }
         let held = held.ok_or_else(|| Damaged::new("a part of a directory is missing", &key))?;
@@ -245,8 +250,14 @@ impl<'a> State<'a> {
     }
 
     /// The time in the store, after the pending change.
-    fn time(&mut self, ino: Ino, letter: u8, part: StatePart, is_required: bool) -> Result<Time, ReadStop> {
-        let (key, held) = self.part(ino, letter, is_required)?;
+    fn time(
+        &mut self,
+        ino: Ino,
+        letter: u8,
+        part: StatePart,
+        with_precondition: bool,
+    ) -> Result<Time, ReadStop> {
+        let (key, held) = self.part(ino, letter, with_precondition)?;
         let base = decode_time(&key, &held.value)?;
         Ok(match part {
             StatePart::Pending(time) if letter == CTIME => time.max(base),
@@ -261,16 +272,16 @@ impl<'a> State<'a> {
     pub(crate) fn image(&mut self, ino: Ino) -> Result<Option<Inode>, ReadStop> {
         let Some(state) = self.inode_states.get(&ino).cloned() else { return Ok(None) };
         let Some(mut inode) = state.stored.map(|stored| stored.inode) else { return Ok(None) };
-        let is_required = !self.options.blind;
+        let with_precondition = !self.options.blind;
         if state.links == StatePart::Unknown {
-            let (key, held) = self.part(ino, LINKS, is_required)?;
+            let (key, held) = self.part(ino, LINKS, with_precondition)?;
             (inode.nlink, inode.atime) = decode_links(&key, &held.value)?;
         }
         if !state.mtime.is_known() {
-            inode.mtime = self.time(ino, MTIME, state.mtime, is_required)?;
+            inode.mtime = self.time(ino, MTIME, state.mtime, with_precondition)?;
         }
         if !state.ctime.is_known() {
-            inode.ctime = self.time(ino, CTIME, state.ctime, is_required)?;
+            inode.ctime = self.time(ino, CTIME, state.ctime, with_precondition)?;
         }
         Ok(Some(inode))
     }

@@ -209,7 +209,7 @@ fn no_order_of_reads_and_writes_exceeds_a_limit() {
     const WRITERS: u64 = 6;
     for seed in 0..3 {
         println!("seed {seed}");
-        let mut dice = seed;
+        let mut random = seed;
         let mut store = store();
         let mut clients: Vec<Client> = (1..=WRITERS).map(Client::new).collect();
         // Most of the space is used already.
@@ -221,10 +221,10 @@ fn no_order_of_reads_and_writes_exceeds_a_limit() {
         let mut refused = 0;
         // Continue after the volume is full.
         while refused < 300 {
-            let at = draw(&mut dice, WRITERS) as usize;
+            let at = draw(&mut random, WRITERS) as usize;
             let (now, made) = under_way[at].take().unwrap_or_else(|| {
                 (next, op) = (next + 1, op + 1);
-                match draw(&mut dice, 100) {
+                match draw(&mut random, 100) {
                     0..9 if !files[at].is_empty() => {
                         let gone = files[at].swap_remove(0);
                         (txn(op, Vec::new(), vec![Effect::DropInode { ino: Ino(gone) }]), None)

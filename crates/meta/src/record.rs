@@ -365,7 +365,7 @@ impl Scan {
     }
 
     /// Lets the scan begin after a record that it has returned. Returns `false` for a record that is no row of this
-    /// scan, such as an inode beside a directory entry.
+    /// scan, such as the inode that follows a directory entry.
     fn continue_after(&mut self, record: &Record) -> bool {
         match (self, record) {
             (Scan::Dir { after, .. }, Record::Dirent(_, name, _)) => *after = Some(name.clone()),

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The targets of a wait.
+/// What a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitTarget {
     /// The metadata engine, which answers a request of this kind.
@@ -28,7 +28,7 @@ pub struct Waited {
     pub retries: u32,
 }
 
-/// The target of the spans, which a subscriber filters by.
+/// The `target` of the tracing spans, by which a subscriber filters.
 pub const SPANS: &str = "limen::spans";
 
 impl WaitTarget {

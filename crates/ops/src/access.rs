@@ -41,7 +41,7 @@ impl Ctx<'_> {
     /// damaged; EACCES if the caller has no search permission.
     pub(super) fn check_search(&self, view: &mut View<'_>, dir: &Inode) -> Result<(), PlanStop> {
         match self.authority {
-            _ if !self.checks_nfs4() => self.check_access(view, dir, Perm::EXECUTE),
+            _ if !self.checks_nfs4() => self.check_posix(view, dir, Perm::EXECUTE),
             Authority::Anyone if self.anyone_may_search(view, dir)? => Ok(()),
             _ => self.check_mask(view, dir, Mask::SEARCH, Errno::EACCES),
         }
@@ -59,7 +59,7 @@ impl Ctx<'_> {
             return Err(Errno::ENOENT.into());
         }
         if !self.checks_nfs4() {
-            return self.check_access(view, dir, Perm::WRITE | Perm::EXECUTE);
+            return self.check_posix(view, dir, Perm::WRITE | Perm::EXECUTE);
         }
         let add = if kind.is_dir() { Mask::ADD_SUBDIRECTORY } else { Mask::ADD_FILE };
         self.check_mask(view, dir, add | Mask::SEARCH, Errno::EACCES)
@@ -80,7 +80,7 @@ impl Ctx<'_> {
         if self.checks_nfs4() {
             return self.check_nfs4_removal(view, dir, child);
         }
-        self.check_access(view, dir, Perm::WRITE | Perm::EXECUTE)?;
+        self.check_posix(view, dir, Perm::WRITE | Perm::EXECUTE)?;
         if !dir.mode.has(Mode::STICKY) {
             return Ok(());
         }
@@ -98,7 +98,7 @@ impl Ctx<'_> {
         if self.checks_nfs4() {
             return self.check_mask(view, dir, Mask::WRITE_DATA, Errno::EACCES);
         }
-        self.check_access(view, dir, Perm::WRITE)
+        self.check_posix(view, dir, Perm::WRITE)
     }
 
     /// Checks that the caller owns the inode or has the capability to act as its owner. Equivalent to
@@ -136,7 +136,7 @@ impl Ctx<'_> {
         if inode.kind.is_dir() && inode.mode.has(Mode::STICKY) {
             self.check_owner(inode)?;
         }
-        self.check_access(view, inode, Perm::WRITE)
+        self.check_posix(view, inode, Perm::WRITE)
     }
 
     /// Whether a file of this group keeps its SGID bit when the caller sets it or changes the file: only if
@@ -201,12 +201,7 @@ impl Ctx<'_> {
     /// # Errors
     /// Those of [`Ctx::cred_about`]; EIO if the ACL is missing or damaged; EACCES if a permission is not
     /// granted.
-    pub(super) fn check_access(
-        &self,
-        view: &mut View<'_>,
-        inode: &Inode,
-        want: Perm,
-    ) -> Result<(), PlanStop> {
+    pub(super) fn check_posix(&self, view: &mut View<'_>, inode: &Inode, want: Perm) -> Result<(), PlanStop> {
         if matches!(self.authority, Authority::Anyone)
             && want == Perm::EXECUTE
             && self.anyone_may_search(view, inode)?

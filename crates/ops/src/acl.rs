@@ -108,7 +108,7 @@ impl<O: Op> Op for RequireMappedAcl<'_, O> {
             AclType::Default => inode.default_acl,
         };
         let old = match view.any_acl(old) {
-            // A damaged NFSv4 ACL has nothing to keep.
+            // The entries of a damaged NFSv4 ACL cannot be read, so it may be replaced.
             Err(PlanStop::Failed(Errno::EIO)) if ctx.volume.acl == AclKind::Nfs4 => None,
             old => old?,
         };

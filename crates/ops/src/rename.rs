@@ -25,6 +25,7 @@ use crate::view::{PlanStop, View};
 /// - EEXIST: under NOREPLACE, the new name exists.
 /// - ENOENT: under EXCHANGE, the new name does not exist.
 /// - EBUSY: a name is that of the root of the trash.
+/// - EIO: the ancestors of a parent form a cycle, because the volume is damaged.
 /// - EINVAL: the old name is the new parent or an ancestor of it.
 /// - ENOTEMPTY (with EXCHANGE: EINVAL): the new name is the old parent or an ancestor of it.
 /// - ESTALE: the kernel checked with outdated attributes.
@@ -222,8 +223,8 @@ impl Rename {
         Ok(())
     }
 
-    /// Removes the target's inode, or only its link. If the outcome is [`UnlinkOutcome::NoTrash`], the
-    /// effects must not be used.
+    /// Removes the target as unlink and rmdir do, but leaves its directory entry, because [`Rename::place`]
+    /// overwrites it. If the outcome is [`UnlinkOutcome::NoTrash`], the effects must not be used.
     fn replace(
         &self,
         view: &mut View<'_>,
@@ -342,8 +343,8 @@ mod tests {
         records
     }
 
-    /// The number of lookups in a plan that moves the other directory into the deepest one: first if a cache
-    /// has all records, then if the operation has read them itself.
+    /// How many records and guards a plan examines to move the other directory into the deepest one: first
+    /// if a cache has all records, then if the operation has read them itself.
     fn cost(depth: u64) -> [u64; 2] {
         let direct = Direct::new();
         let (records, nothing) = (chain(depth), OwnReads::default());
@@ -367,7 +368,7 @@ mod tests {
     #[test]
     fn the_cost_of_a_rename_is_linear_in_the_depth_of_its_new_parent() {
         for (few, many) in cost(100).into_iter().zip(cost(400)) {
-            assert!(few >= 100 && many <= 5 * few, "{many} lookups at four times the depth of {few}");
+            assert!(few >= 100 && many <= 5 * few, "{few} steps, and {many} at four times the depth");
         }
     }
 }

@@ -162,10 +162,10 @@ impl SetAttr {
         if is_changed || sets_time && !self.sets_times_to_now {
             ctx.check_owner(inode)?;
         } else if sets_time && self.size.is_none() && ctx.check_owner(inode).is_err() {
-            ctx.check_access(view, inode, Perm::WRITE)?;
+            ctx.check_posix(view, inode, Perm::WRITE)?;
         }
         // EISDIR and EINVAL are checked after the permission (`vfs_truncate`).
-        if self.size.is_some() && !self.is_open { ctx.check_access(view, inode, Perm::WRITE) } else { Ok(()) }
+        if self.size.is_some() && !self.is_open { ctx.check_posix(view, inode, Perm::WRITE) } else { Ok(()) }
     }
 
     fn check_nfs4(&self, view: &mut View<'_>, ctx: &Ctx<'_>, inode: &Inode) -> Result<(), PlanStop> {

@@ -60,7 +60,7 @@ pub struct View<'a> {
     assumed: bool,
     own: SessionId,
     /// The last inodes that were looked up, and that no other session holds.
-    free: [Ino; 2],
+    not_held: [Ino; 2],
     /// Whether no other client can change the volume, so that all records are current.
     is_exclusive: bool,
     /// Whether all records in `fresh` are of one moment.
@@ -95,7 +95,7 @@ impl<'a> View<'a> {
             used_known: false,
             assumed: false,
             own: SessionId(0),
-            free: [Ino(0); 2],
+            not_held: [Ino(0); 2],
             is_exclusive: false,
             is_snapshot: true,
         }

@@ -15,7 +15,7 @@ use crate::xattrs::{self, Value, Values};
 #[derive(Clone, Debug)]
 pub(crate) struct Assignment {
     pub(crate) act: Act,
-    /// A client whose session was fenced begins a new session first.
+    /// Whether a client whose session was removed begins a new session before the act.
     pub(crate) rejoin: bool,
     /// Whether failed requests are retried until they succeed, or not at all.
     pub(crate) patient: bool,
@@ -49,7 +49,7 @@ pub(crate) enum Act {
     Compact {
         ino: Ino,
     },
-    /// Sets so many attributes of an inode that few more fit.
+    /// Sets so many xattrs of an inode that few more fit.
     FillXattrs {
         ino: Ino,
     },
@@ -247,7 +247,8 @@ pub(crate) struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
     Done(Reply),
-    Refused(Errno),
+    /// It failed by its rules, with this errno.
+    Error(Errno),
     /// Indeterminate: it may have happened, or may still happen.
     InDoubt,
     /// It did not happen and never will.

@@ -181,8 +181,8 @@ fn replies(
             }
         }
         (_, _) if commit.is_some() => find(format!("ended with {:?}, but was committed", ended.got)),
-        (Step::Compact { .. }, Got::Refused(Errno::EAGAIN)) => {}
-        (step, Got::Refused(errno)) => {
+        (Step::Compact { .. }, Got::Error(Errno::EAGAIN)) => {}
+        (step, Got::Error(errno)) => {
             let from = if step.is_read() { floor.min(from) } else { from };
             if !states.between(from, to).any(|model| model.clone().apply(step) == Err(*errno)) {
                 find(format!("failed with {errno:?}, which was never correct"));

@@ -45,7 +45,7 @@ pub(crate) struct Client {
     /// The unlinked inodes that it has open, each with the session that keeps it.
     orphans: Mutex<BTreeSet<(SessionId, Ino)>>,
     /// Writes in doubt, which are to be retried.
-    doubts: Mutex<Vec<(Ended, Write, InDoubtTxn)>>,
+    in_doubt: Mutex<Vec<(Ended, Write, InDoubtTxn)>>,
 }
 
 /// Leased slice numbers, and those that may be in the store without a row; see `vfs/src/numbers.rs`.
@@ -76,7 +76,7 @@ impl Client {
             floor: AtomicU64::new(0),
             received: AtomicU64::new(0),
             orphans: Mutex::default(),
-            doubts: Mutex::default(),
+            in_doubt: Mutex::default(),
         };
         client.meta.begin_session(client.record(shared, client.meta.session()), LONG)?;
         Ok(client)
@@ -129,7 +129,7 @@ impl Client {
                 let is_own = lock(&self.orphans).remove(&(session, *ino));
                 let orphan_of = is_own.then_some(session);
                 let got = self.step(shared, Step::Link { ino: *ino, dir: *dir, name, orphan_of });
-                if is_own && matches!(got, Got::Refused(_)) {
+                if is_own && matches!(got, Got::Error(_)) {
                     lock(&self.orphans).insert((session, *ino));
                 }
             }
@@ -343,13 +343,13 @@ impl Client {
         begun.got = if in_doubt.is_some() { Got::InDoubt } else { got(done.map(|()| Reply::Nothing), true) };
         self.settle(slice, &begun.got);
         if let Some(in_doubt) = in_doubt {
-            lock(&self.doubts).push((begun.clone(), write, in_doubt));
+            lock(&self.in_doubt).push((begun.clone(), write, in_doubt));
         }
         shared.end(begun);
     }
 
     fn go_on(&self, shared: &Shared) {
-        let Some((mut begun, write, in_doubt)) = lock(&self.doubts).pop() else { return };
+        let Some((mut begun, write, in_doubt)) = lock(&self.in_doubt).pop() else { return };
         let mut in_doubt = Some(in_doubt).filter(|_| shared.mutant != Some(Mutant::NewIdAfterDoubt));
         port::set_step(begun.number);
         let done = self.meta.run_once(&write, &KERNEL, &mut in_doubt);
@@ -358,7 +358,7 @@ impl Client {
             self.settle(id.0, &begun.got);
         }
         if let Some(in_doubt) = in_doubt {
-            lock(&self.doubts).push((begun.clone(), write, in_doubt));
+            lock(&self.in_doubt).push((begun.clone(), write, in_doubt));
         }
         shared.end(begun);
     }
@@ -431,7 +431,7 @@ impl Client {
 pub(crate) fn got(done: Result<Reply, Failure>, is_change: bool) -> Got {
     match done {
         Ok(reply) => Got::Done(reply),
-        Err(Failure::Operation(errno)) => Got::Refused(errno),
+        Err(Failure::Operation(errno)) => Got::Error(errno),
         Err(Failure::Fenced(_)) => Got::Fenced,
         Err(Failure::Engine(error)) if is_change && error.kind == ErrorKind::Indeterminate => Got::InDoubt,
         Err(Failure::Engine(_)) => Got::Failed,

@@ -23,7 +23,7 @@ pub struct Faulty<E> {
     inner: E,
     armed: AtomicBool,
     fault_rates: FaultRates,
-    dice: Mutex<u64>,
+    rng_state: Mutex<u64>,
     script: Mutex<VecDeque<Fault>>,
     rival: Mutex<Option<Rival<E>>>,
     late: Mutex<Vec<Vec<Txn>>>,
@@ -71,7 +71,7 @@ impl<E: Engine> Faulty<E> {
             inner,
             armed: AtomicBool::new(false),
             fault_rates,
-            dice: Mutex::new(seed),
+            rng_state: Mutex::new(seed),
             script: Mutex::default(),
             rival: Mutex::new(None),
             late: Mutex::default(),
@@ -131,7 +131,7 @@ impl<E: Engine> Faulty<E> {
     }
 
     fn roll(&self) -> u64 {
-        split_mix(&mut lock(&self.dice))
+        split_mix(&mut lock(&self.rng_state))
     }
 
     /// Runs a request that changes nothing, with the next fault.

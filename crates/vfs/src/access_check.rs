@@ -110,7 +110,7 @@ impl AccessCheck {
     ///
     /// # Errors
     /// Those of [`CheckAccess`].
-    pub(crate) fn check_access(&self, caller: &Caller<'_>, ino: Ino, want: Mask) -> Result<(), Errno> {
+    pub(crate) fn check_nfs4(&self, caller: &Caller<'_>, ino: Ino, want: Mask) -> Result<(), Errno> {
         if self.has_nfs4_acls() {
             Ok(self.meta.run(&CheckAccess { ino, want }, &self.authority(caller))?)
         } else {
@@ -155,8 +155,8 @@ impl AccessCheck {
         Ok(self.meta.run(op, &self.authority(caller))?)
     }
 
-    /// Checks the access of a squashed caller by the rules of POSIX. On volumes of NFSv4 ACLs,
-    /// [`Self::check_access`] checks all callers instead.
+    /// Checks the access of a squashed caller by the rules of POSIX. On volumes with NFSv4 ACLs,
+    /// [`Self::check_nfs4`] checks all callers instead.
     ///
     /// # Errors
     /// Those of [`Self::permits`]; EACCES if the caller lacks a permission in `want`.
@@ -251,19 +251,19 @@ mod tests {
 
     /// Resolves each caller to the same groups, and counts its calls.
     #[derive(Debug)]
-    struct Register {
+    struct CountingSource {
         credentials: &'static Credentials,
         groups: Vec<u32>,
         caps: Caps,
         reads: AtomicU64,
     }
 
-    impl Register {
+    impl CountingSource {
         fn of(groups: &[u32], caps: Caps) -> Self {
             // Credential ids are unique only within one [`Credentials`].
             static CREDENTIALS: OnceLock<Credentials> = OnceLock::new();
             let credentials = CREDENTIALS.get_or_init(|| Credentials::new(100_000));
-            Register { credentials, groups: groups.to_vec(), caps, reads: AtomicU64::new(0) }
+            CountingSource { credentials, groups: groups.to_vec(), caps, reads: AtomicU64::new(0) }
         }
 
         fn reads(&self) -> u64 {
@@ -271,7 +271,7 @@ mod tests {
         }
     }
 
-    impl IdentitySource for Register {
+    impl IdentitySource for CountingSource {
         fn identify(&self, uid: u32, gid: u32, pid: u32) -> Result<Identity, Errno> {
             self.reads.fetch_add(1, Ordering::Relaxed);
             if pid == 0 {
@@ -295,12 +295,12 @@ mod tests {
         let (vfs, _) = volume(AtimeMode::Never);
         let ino = file(&vfs, 0o640);
         let inode = vfs.attributes.inode(ino).unwrap();
-        let register = Register::of(&[50], Caps::NONE);
+        let source = CountingSource::of(&[50], Caps::NONE);
         let may = |uid, gid, want| {
-            let caller = Caller::new(&Ids::default(), uid, gid, 1, &register);
+            let caller = Caller::new(&Ids::default(), uid, gid, 1, &source);
             let first = vfs.access.permits(&caller, &inode, want).unwrap();
             assert_eq!(vfs.access.permits(&caller, &inode, want), Ok(first));
-            (first, register.reads())
+            (first, source.reads())
         };
         assert_eq!(may(5, 1, Perm::READ | Perm::WRITE), (true, 0), "the owner");
         assert_eq!(may(6, 50, Perm::READ), (true, 0), "by the primary group");
@@ -308,11 +308,11 @@ mod tests {
         assert_eq!(may(6, 1, Perm::WRITE), (false, 1));
         let open = vfs.attributes.inode(file_of_all(&vfs)).unwrap();
         assert_eq!(
-            vfs.access.permits(&Caller::new(&Ids::default(), 9, 9, 0, &register), &open, Perm::READ),
+            vfs.access.permits(&Caller::new(&Ids::default(), 9, 9, 0, &source), &open, Perm::READ),
             Ok(true)
         );
-        assert_eq!(register.reads(), 0, "everyone may read");
-        let nobody = Caller::new(&Ids::default(), 6, 1, 0, &register);
+        assert_eq!(source.reads(), 0, "everyone may read");
+        let nobody = Caller::new(&Ids::default(), 6, 1, 0, &source);
         assert_eq!(
             vfs.access.permits(&nobody, &inode, Perm::READ),
             Err(Errno::EACCES),
@@ -336,9 +336,9 @@ mod tests {
         vfs.commits.change(&set).unwrap();
         let inode = vfs.attributes.inode(ino).unwrap();
         let may = |uid, groups: &[u32], caps, want| {
-            let register = Register::of(groups, caps);
-            let may = vfs.access.permits(&Caller::new(&Ids::default(), uid, 1, 1, &register), &inode, want);
-            (may.unwrap(), register.reads())
+            let source = CountingSource::of(groups, caps);
+            let may = vfs.access.permits(&Caller::new(&Ids::default(), uid, 1, 1, &source), &inode, want);
+            (may.unwrap(), source.reads())
         };
         assert_eq!(may(7, &[], Caps::NONE, Perm::READ | Perm::WRITE), (true, 1));
         assert_eq!(may(8, &[70], Caps::NONE, Perm::WRITE), (true, 1));

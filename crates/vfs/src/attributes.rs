@@ -105,7 +105,7 @@ impl Attributes {
             attr => attr?,
         };
         if attr.per_caller && attr.kind.is_dir() {
-            self.access.check_access(caller, ino, Mask::SEARCH)?;
+            self.access.check_nfs4(caller, ino, Mask::SEARCH)?;
         }
         Ok(attr)
     }
@@ -202,7 +202,7 @@ impl Attributes {
         let masks =
             [(Perm::READ, Mask::READ_DATA), (Perm::WRITE, Mask::WRITE_DATA), (Perm::EXECUTE, Mask::EXECUTE)];
         let wanted = masks.into_iter().filter(|(perm, _)| want.has(*perm));
-        self.access.check_access(caller, ino, wanted.fold(Mask::NONE, |all, (_, mask)| all | mask))
+        self.access.check_nfs4(caller, ino, wanted.fold(Mask::NONE, |all, (_, mask)| all | mask))
     }
 
     /// The attributes of an inode that was just created, for the kernel.

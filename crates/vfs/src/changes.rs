@@ -43,7 +43,7 @@ impl Base {
                     inos.iter().for_each(|&ino| self.caches.invalidate_attributes(ino));
                     return Err(Errno::ESTALE);
                 }
-                inos.iter().for_each(|&ino| self.caches.forget_if_kept(ino));
+                inos.iter().for_each(|&ino| self.caches.invalidate_unless_recent(ino));
                 Ok(self.commits.change_by(op, &Authority::Both(caller))?)
             }
             reply => Ok(reply?),
@@ -57,7 +57,7 @@ impl Base {
     pub(crate) fn reap(&self, session: SessionId, ino: Ino) -> Result<(), Errno> {
         self.commits
             .change(&Reap { session, ino })
-            .inspect_err(|_| self.commits.doubts.note_orphan(session, ino))
+            .inspect_err(|_| self.commits.in_doubt.note_orphan(session, ino))
     }
 
     /// Deletes the inodes without a name that failed calls have left behind. Skips those that are open, because their
@@ -67,7 +67,7 @@ impl Base {
     /// Those of the database: the first error, after all were tried.
     pub(crate) fn reap_orphans(&self) -> Result<(), Errno> {
         let own = self.meta.session();
-        let orphans = self.commits.doubts.take_orphans();
+        let orphans = self.commits.in_doubt.take_orphans();
         let mut done = Ok(());
         // The end of the session deletes those that are left when the mount ends.
         let orphans = orphans.into_iter().take_while(|_| !self.stop.is_set());
@@ -105,7 +105,7 @@ impl Base {
             self.caches.invalidate_attributes(inode.ino);
             return Err(Errno::ESTALE);
         }
-        self.caches.forget_if_kept(inode.ino);
+        self.caches.invalidate_unless_recent(inode.ino);
         if self.access.permits(caller, inode, want)? { Ok(()) } else { Err(Errno::EACCES) }
     }
 }

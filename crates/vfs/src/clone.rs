@@ -18,16 +18,16 @@ impl Vfs {
         progress: &CloneProgress,
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Inode, CloneFailure> {
-        let refused = |errno: Errno| CloneFailure {
+        let failed = |errno: Errno| CloneFailure {
             error: CloneError::Failed(Failure::Operation(errno)),
             is_removed: true,
         };
         if self.access.is_squashing() {
-            return Err(refused(Errno::EPERM));
+            return Err(failed(Errno::EPERM));
         }
         let _running = host::read(&self.lifecycle.tools);
         let stop = || stop() || self.base.stop.is_set();
-        self.base.flush_all().and(self.base.pending_atimes.write()).map_err(refused)?;
+        self.base.flush_all().and(self.base.pending_atimes.write()).map_err(failed)?;
         let cloned = self.base.meta.clone_tree(request, progress, &stop, &|| self.base.stop.is_set());
         self.base.commits.note_change();
         if cloned.is_ok() {

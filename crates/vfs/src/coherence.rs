@@ -185,12 +185,12 @@ impl Caches {
 
     /// Invalidates an inode's attributes in the kernel, before the request about the inode is answered.
     pub(crate) fn invalidate_attributes(&self, ino: Ino) {
-        self.forget_inode(ino, false);
+        self.invalidate_inode(ino, false);
     }
 
     /// Invalidates an inode's attributes and pages in the kernel, and then calls `then`, on another thread.
     pub(crate) fn invalidate_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>) {
-        self.cache.note_forgotten(ino, Instant::now());
+        self.cache.note_invalidated(ino, Instant::now());
         match self.kernel.get() {
             Some(kernel) => kernel.invalidate_content_then(ino, then),
             None => then(),
@@ -204,8 +204,8 @@ impl Caches {
 
     /// As [`Self::invalidate_attributes`], but does nothing if the attributes were invalidated a short time
     /// ago: the kernel has then read them again, or will.
-    pub(crate) fn forget_if_kept(&self, ino: Ino) {
-        if !self.cache.is_forgotten(ino, Instant::now()) {
+    pub(crate) fn invalidate_unless_recent(&self, ino: Ino) {
+        if !self.cache.was_invalidated(ino, Instant::now()) {
             self.invalidate_attributes(ino);
         }
     }
@@ -275,7 +275,7 @@ impl Caches {
             let is_current = self.meta.is_current();
             if was_current && !is_current {
                 tracing::warn!("no answer from the stream of changes: all caches are invalidated");
-                self.forget_all();
+                self.invalidate_all();
             }
             was_current = is_current;
             self.repeats.wait(CHECK_EVERY);
@@ -302,7 +302,7 @@ impl Caches {
     /// Applies the changes of the stream until it fails.
     fn follow(&self, mut changes: Box<dyn Changes>) {
         self.is_stream_open.store(true, Ordering::Release);
-        self.forget_all();
+        self.invalidate_all();
         tracing::info!("receiving other clients' changes");
         while !self.stop.is_set() {
             let polled = BootInstant::now();
@@ -311,7 +311,7 @@ impl Caches {
                 Err(error) => {
                     self.stream.failures.add(1);
                     tracing::warn!(%error, "the stream of changes failed: all caches are invalidated");
-                    return self.forget_all();
+                    return self.invalidate_all();
                 }
             };
             self.stream.answers.add(1);
@@ -352,7 +352,7 @@ impl Caches {
             parts.iter().for_each(|part| self.invalidate(part, true));
         } else {
             tracing::warn!("too many changes of other clients at once: all caches are invalidated");
-            self.forget_all();
+            self.invalidate_all();
         }
     }
 
@@ -361,10 +361,10 @@ impl Caches {
     pub(crate) fn entry_added(&self, parent: Ino, name: &Name) {
         let parts = [Invalidation::Data(parent), Invalidation::Dirent(parent, name.clone())];
         if !self.meta.is_exclusive() && !self.repeats.add(Outdated::Parts(parts.to_vec()), &self.in_flight) {
-            return self.forget_all();
+            return self.invalidate_all();
         }
         // This mount made the change, so its own cache is current. Only the kernel's caches must be invalidated.
-        self.forget_inode(parent, true);
+        self.invalidate_inode(parent, true);
         self.notify(|kernel| kernel.expire_name(parent, name.as_bytes()));
     }
 
@@ -375,7 +375,7 @@ impl Caches {
                 // Cached pages need no repetition: the kernel locks a page while it is being read, and drops
                 // it after that.
                 Outdated::Parts(parts) => parts.iter().for_each(|part| self.invalidate(part, false)),
-                Outdated::Everything => self.forget_in_kernel(false),
+                Outdated::Everything => self.invalidate_kernel(false),
             }
         }
         self.notify_settled();
@@ -383,28 +383,28 @@ impl Caches {
 
     /// Sends the notifications that waited because a lock was granted.
     fn notify_settled(&self) {
-        self.grants.notify_settled(|ino, part| self.forget_inode(ino, part == Part::Content));
+        self.grants.notify_settled(|ino, part| self.invalidate_inode(ino, part == Part::Content));
     }
 
     /// Invalidates this client's cache and the kernel's caches.
-    pub fn forget_all(&self) {
+    pub fn invalidate_all(&self) {
         self.meta.set_outdated();
         // Recalls of held directories by other clients may have been missed too.
         self.meta.give_back_soon();
         self.repeats.add(Outdated::Everything, &self.in_flight);
-        self.forget_in_kernel(true);
+        self.invalidate_kernel(true);
     }
 
     /// Invalidates what the kernel knows about access, because the volume's rules for SIDs changed. This
     /// client's own records stay, because none of them depends on the rules of another version.
-    pub(crate) fn forget_access(&self) {
+    pub(crate) fn invalidate_access(&self) {
         self.repeats.add(Outdated::Everything, &self.in_flight);
-        self.forget_in_kernel(false);
+        self.invalidate_kernel(false);
     }
 
-    fn forget_in_kernel(&self, content: bool) {
+    fn invalidate_kernel(&self, content: bool) {
         self.notify(|kernel| kernel.expire_all());
-        self.cache.all().into_iter().for_each(|ino| self.forget_or_wait(ino, content));
+        self.cache.all().into_iter().for_each(|ino| self.invalidate_or_postpone(ino, content));
     }
 
     /// How long the kernel may cache the reply to a request that begins now.
@@ -426,8 +426,8 @@ impl Caches {
 
     fn invalidate(&self, part: &Invalidation, content: bool) {
         match part {
-            Invalidation::Data(ino) => self.forget_or_wait(*ino, content),
-            Invalidation::Inode(ino) | Invalidation::Xattrs(ino) => self.forget_or_wait(*ino, false),
+            Invalidation::Data(ino) => self.invalidate_or_postpone(*ino, content),
+            Invalidation::Inode(ino) | Invalidation::Xattrs(ino) => self.invalidate_or_postpone(*ino, false),
             Invalidation::Dirent(parent, name) => {
                 self.notify(|kernel| kernel.expire_name(*parent, name.as_bytes()));
             }
@@ -435,15 +435,15 @@ impl Caches {
         }
     }
 
-    /// As [`Self::forget_inode`], but postpones the notification if a lock on the file was granted a short time ago:
-    /// see [`crate::recent_grants`].
-    fn forget_or_wait(&self, ino: Ino, content: bool) {
+    /// As [`Self::invalidate_inode`], but postpones the notification if a lock on the file was granted a
+    /// short time ago: see [`crate::recent_grants`].
+    fn invalidate_or_postpone(&self, ino: Ino, content: bool) {
         let part = if content { Part::Content } else { Part::Attributes };
-        self.grants.notify(ino, part, || self.forget_inode(ino, content));
+        self.grants.notify(ino, part, || self.invalidate_inode(ino, content));
     }
 
-    pub(crate) fn forget_inode(&self, ino: Ino, content: bool) {
-        self.cache.note_forgotten(ino, Instant::now());
+    pub(crate) fn invalidate_inode(&self, ino: Ino, content: bool) {
+        self.cache.note_invalidated(ino, Instant::now());
         self.notify(|kernel| match content {
             true => kernel.invalidate_content(ino),
             false => kernel.invalidate_attributes(ino),

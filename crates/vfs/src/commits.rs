@@ -37,7 +37,7 @@ pub struct Commits {
     /// Whether anything was committed since the last sync.
     dirty: AtomicBool,
     /// The changes that failed and may still happen, and what they have left behind.
-    pub(crate) doubts: InDoubtTxns,
+    pub(crate) in_doubt: InDoubtTxns,
 }
 
 impl Commits {
@@ -49,7 +49,7 @@ impl Commits {
             pending: Mutex::default(),
             syncing: Mutex::default(),
             dirty: AtomicBool::new(false),
-            doubts: InDoubtTxns::default(),
+            in_doubt: InDoubtTxns::default(),
         }
     }
 
@@ -80,7 +80,7 @@ impl Commits {
         let mut in_doubt = None;
         let reply = self.meta.run_cancelable(op, authority, &mut in_doubt);
         if let (Err(_), Some(in_doubt)) = (&reply, in_doubt) {
-            self.doubts.keep(in_doubt);
+            self.in_doubt.keep(in_doubt);
         }
         self.note_change();
         reply
@@ -91,7 +91,7 @@ impl Commits {
     /// # Errors
     /// Those of the database; the changes may then still happen.
     pub(crate) fn settle(&self) -> Result<(), Failure> {
-        self.doubts.settle(&self.meta)
+        self.in_doubt.settle(&self.meta)
     }
 
     /// Runs an operation that commits rows naming `slices`, which are stored but may not be durable. If other

@@ -200,7 +200,7 @@ impl Files {
     /// kernel drop all pages. An access through a mapping requests none, so the range is dropped too. Another
     /// thread does that, because it may have to wait for locked pages: the kernel locks a page until the READ
     /// that fills it is answered, and during a WRITE that it sends from its cache.
-    pub fn forget_overwritten(&self, ino: Ino, offset: u64, len: u64) {
+    pub fn invalidate_overwritten(&self, ino: Ino, offset: u64, len: u64) {
         if self.base.open.get(ino).is_some_and(|file| file.is_cached()) {
             self.base.caches.invalidate_attributes(ino);
             self.base.caches.invalidate_range(ino, offset, len);

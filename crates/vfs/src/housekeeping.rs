@@ -190,10 +190,10 @@ impl Lifecycle {
         }
         if self.base.meta.volume().trash_days != trash_days {
             // A mount that has the volume exclusively may have cached that there is no trash.
-            self.base.caches.forget_all();
+            self.base.caches.invalidate_all();
         }
         if self.base.meta.volume().sid_rules.version() != before {
-            self.base.caches.forget_access();
+            self.base.caches.invalidate_access();
         }
         Ok(())
     }

@@ -50,7 +50,7 @@ struct KernelInode {
     /// Whether the kernel was given another revision before this one.
     is_replaced: bool,
     /// When the kernel was last told to invalidate the attributes.
-    forgotten: Option<Instant>,
+    invalidated: Option<Instant>,
     /// The kernel's lookup count: how many replies gave it a reference. FORGET gives references back.
     lookups: u64,
 }
@@ -58,7 +58,7 @@ struct KernelInode {
 impl KernelInode {
     fn is_stable(&self, now: Instant) -> bool {
         let is_past = |moment: Instant| now.saturating_duration_since(moment) > SETTLE_TIME;
-        is_past(self.changed) && self.forgotten.is_none_or(is_past)
+        is_past(self.changed) && self.invalidated.is_none_or(is_past)
     }
 }
 
@@ -104,7 +104,7 @@ impl KernelCache {
             since,
             changed: now,
             is_replaced: false,
-            forgotten: None,
+            invalidated: None,
             lookups: 0,
         }
     }
@@ -114,20 +114,20 @@ impl KernelCache {
     }
 
     /// Called before the kernel is told to invalidate the attributes.
-    pub(crate) fn note_forgotten(&self, ino: Ino, now: Instant) {
+    pub(crate) fn note_invalidated(&self, ino: Ino, now: Instant) {
         if let Some(inode) = self.shard(ino).get_mut(&ino) {
             if inode.is_replaced && now.saturating_duration_since(inode.changed) <= SETTLE_TIME {
                 // The kernel may not have applied the reply with this revision yet.
                 inode.is_certain = false;
             }
-            inode.forgotten = Some(now);
+            inode.invalidated = Some(now);
         }
     }
 
     /// Whether the kernel was told to invalidate the attributes a short time ago.
-    pub(crate) fn is_forgotten(&self, ino: Ino, now: Instant) -> bool {
-        let forgotten = self.shard(ino).get(&ino).and_then(|inode| inode.forgotten);
-        forgotten.is_some_and(|moment| now.saturating_duration_since(moment) <= SETTLE_TIME)
+    pub(crate) fn was_invalidated(&self, ino: Ino, now: Instant) -> bool {
+        let invalidated = self.shard(ino).get(&ino).and_then(|inode| inode.invalidated);
+        invalidated.is_some_and(|moment| now.saturating_duration_since(moment) <= SETTLE_TIME)
     }
 
     /// Takes references back; true if the kernel no longer holds the inode.
@@ -246,13 +246,13 @@ mod tests {
         let (cache, born) = (KernelCache::default(), Instant::now());
         let after = |times: u32| born + SETTLE_TIME * times + Duration::from_millis(u64::from(times));
         cache.record_sent(INO, 1, 1, born);
-        assert!(!cache.is_forgotten(INO, after(2)));
-        cache.note_forgotten(INO, after(2));
+        assert!(!cache.was_invalidated(INO, after(2)));
+        cache.note_invalidated(INO, after(2));
         assert_eq!(cache.revision(INO), Some(1), "the kernel uses this revision even after the invalidation");
         // The request may have begun before the notification.
         cache.record_sent(INO, 2, 0, after(2));
         assert_eq!(cache.revision(INO), None);
-        assert!(cache.is_forgotten(INO, after(2)), "the kernel was already told to read them again");
+        assert!(cache.was_invalidated(INO, after(2)), "the attributes were invalidated just before");
         cache.record_sent(INO, 2, 0, after(2));
         assert_eq!(cache.revision(INO), None);
         cache.record_sent(INO, 2, 0, after(4));
@@ -260,11 +260,11 @@ mod tests {
         // A notification arrives between a reply and the moment when the kernel applies it.
         cache.record_sent(INO, 3, 0, after(6));
         assert_eq!(cache.revision(INO), Some(3));
-        cache.note_forgotten(INO, after(6));
+        cache.note_invalidated(INO, after(6));
         assert_eq!(cache.revision(INO), None);
         cache.record_applied(INO, 4, after(6));
         assert_eq!(cache.revision(INO), Some(4));
-        cache.note_forgotten(INO, after(6));
+        cache.note_invalidated(INO, after(6));
         assert_eq!(cache.revision(INO), Some(4));
     }
 }

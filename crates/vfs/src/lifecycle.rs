@@ -61,7 +61,7 @@ impl Lifecycle {
     /// Those of the database. The session then stays lost.
     pub(crate) fn recover(&self) -> Result<(), Errno> {
         let lost = self.base.meta.session();
-        self.base.caches.forget_all();
+        self.base.caches.invalidate_all();
         self.base.fencing.note_loss(lost);
         let (changes, changed) = self.base.meta.drop_held();
         if changes > 0 {

@@ -6,8 +6,8 @@
 //! A listing continues by name, not by an index into the current entries. So a name that exists during the whole
 //! listing is listed once, even if other names are created or removed meanwhile. The positions that the caller holds
 //! are indices into the names listed so far. An open directory keeps these names until it is rewound. But if all open
-//! directories hold more than [`MAX_HELD`] names, a listing that needs more drops those far behind its caller's
-//! position.
+//! directories buffer more than [`MAX_BUFFERED`] names, a listing that needs more drops those far behind its
+//! caller's position.
 //!
 //! With access-based enumeration, a listing hides the entries that the caller may not read. Each entry is
 //! checked when its name is read; its inode is read in the same request. The check uses the credential that
@@ -92,12 +92,12 @@ impl NameWindow {
         self.all = None;
     }
 
-    fn held(&self) -> usize {
+    fn buffered(&self) -> usize {
         self.shown.len() + self.all.as_ref().map_or(0, |(_, all)| all.len())
     }
 }
 
-/// The number of names that one open directory holds, as part of the number that all open directories hold.
+/// The number of names that one open directory buffers. `total` is that of all open directories.
 #[derive(Debug, Default)]
 struct BufferedNames {
     total: Option<Arc<AtomicUsize>>,
@@ -167,11 +167,11 @@ impl ViewerState {
 const PAGE: usize = 1024;
 /// A listing longer than this is not cached.
 const MAX_KEPT: usize = 200_000;
-/// The number of names that all open directories may hold together, of some 100 bytes each. Beyond that, a
+/// The number of names that all open directories may buffer together, of some 100 bytes each. Beyond that, a
 /// listing drops the names that its caller has passed.
-const MAX_HELD: usize = if cfg!(test) { 6_000 } else { 2_000_000 };
-/// If all open directories hold more names than this, a listing fails with ENOMEM.
-const HELD_BOUND: usize = 2 * MAX_HELD;
+const MAX_BUFFERED: usize = if cfg!(test) { 6_000 } else { 2_000_000 };
+/// If all open directories buffer more names than this, a listing fails with ENOMEM.
+const BUFFERED_BOUND: usize = 2 * MAX_BUFFERED;
 /// Names behind the caller's position that a listing keeps: the kernel discards entries that do not fit the
 /// program's buffer, and requests them again. A reply of 1 MiB holds fewer entries.
 const KEPT_BEHIND: usize = if cfg!(test) { 1_000 } else { 44_000 };
@@ -211,7 +211,7 @@ impl OpenListings {
             return Err(Errno::ENOTDIR);
         }
         self.base.check_by_kernel(caller, &inode, Perm::READ)?;
-        self.base.access.check_access(caller, ino, Mask::LIST_DIRECTORY)?;
+        self.base.access.check_nfs4(caller, ino, Mask::LIST_DIRECTORY)?;
         self.base.access.check_posix(caller, &inode, Perm::READ)?;
         let handle = DirHandle(self.next_dir.fetch_add(1, Ordering::Relaxed));
         let viewer = if self.hides_unreadable() { Some(caller.identity()?.clone()) } else { None };
@@ -247,7 +247,7 @@ impl OpenListings {
     /// Opens the directories that another process has described.
     pub(crate) fn restore(&self, state: ListingState) {
         self.next_dir.store(state.next_dir, Ordering::Relaxed);
-        let credentials = Credentials::new(MAX_HELD);
+        let credentials = Credentials::new(MAX_BUFFERED);
         let mut dirs = host::write(&self.dirs);
         for dir in state.dirs {
             let viewer = dir.viewer.as_ref().map(|viewer| viewer.identity(&credentials));
@@ -278,7 +278,7 @@ impl OpenListings {
     ///
     /// # Errors
     /// EBADF if the directory is not open; EINVAL for a position whose name was dropped because open
-    /// directories held too many; ENOMEM if they still hold too many; those of the database.
+    /// directories buffered too many; ENOMEM if they still buffer too many; those of the database.
     pub fn readdir(
         &self,
         handle: DirHandle,
@@ -305,18 +305,18 @@ impl OpenListings {
             let index = (at as usize - dots.len()).checked_sub(names.dropped).ok_or(Errno::EINVAL)?;
             let mut index = index;
             while index >= names.shown.len() {
-                if self.listed.load(Ordering::Relaxed) > MAX_HELD {
+                if self.listed.load(Ordering::Relaxed) > MAX_BUFFERED {
                     let before = names.dropped;
                     names.drop_passed();
                     index -= names.dropped - before;
                 }
                 let more = self.read_more(&dir, &mut names, attrs);
-                let held = names.held();
-                names.buffered_names.set(held);
+                let buffered = names.buffered();
+                names.buffered_names.set(buffered);
                 if !more? {
                     return Ok(());
                 }
-                if self.listed.load(Ordering::Relaxed) > HELD_BOUND {
+                if self.listed.load(Ordering::Relaxed) > BUFFERED_BOUND {
                     names.rewind();
                     names.buffered_names.set(0);
                     return Err(Errno::ENOMEM);
@@ -512,8 +512,8 @@ mod tests {
         names.iter().for_each(|name| {
             make(&vfs, name);
         });
-        vfs.caches.forget_all();
-        let held = || vfs.listings.listed.load(Ordering::Relaxed);
+        vfs.caches.invalidate_all();
+        let buffered = || vfs.listings.listed.load(Ordering::Relaxed);
         let read = |handle, from: u64, most: usize| -> Result<(Vec<String>, u64), Errno> {
             let (mut shown, mut next) = (Vec::new(), from);
             vfs.listings.readdir(handle, DirPosition(from), false, &mut |entry| {
@@ -529,7 +529,7 @@ mod tests {
         let open = || vfs.listings.opendir(&root(), Ino::ROOT).unwrap();
         let (first, mut handles) = (open(), Vec::new());
         assert_eq!(read(first, 0, 3).unwrap().1, 3);
-        while held() <= MAX_HELD {
+        while buffered() <= MAX_BUFFERED {
             handles.push(open());
             read(handles[handles.len() - 1], 0, 4000).unwrap();
         }
@@ -551,14 +551,14 @@ mod tests {
         let refused = loop {
             handles.push(open());
             match read(handles[handles.len() - 1], 0, 900) {
-                Ok(_) => assert!(handles.len() < 100 && held() <= HELD_BOUND),
+                Ok(_) => assert!(handles.len() < 100 && buffered() <= BUFFERED_BOUND),
                 Err(errno) => break errno,
             }
         };
         assert_eq!(refused, Errno::ENOMEM);
         handles.into_iter().for_each(|handle| vfs.listings.closedir(handle).unwrap());
         vfs.listings.closedir(first).unwrap();
-        assert_eq!(held(), 0);
+        assert_eq!(buffered(), 0);
         let last = open();
         assert_eq!(read(last, 2, 5000).unwrap().0, names);
     }

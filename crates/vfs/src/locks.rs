@@ -87,6 +87,7 @@ struct Todo {
     follow_up: FollowUp,
 }
 
+/// The step after the cancellation.
 #[derive(Clone, Copy, Debug, Default)]
 enum FollowUp {
     #[default]

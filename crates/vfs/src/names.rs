@@ -297,7 +297,7 @@ impl Names {
                 Ok(done) => done.unlinked(),
                 // If the removal may still happen, another one must not follow: the name may refer to another inode by
                 // then.
-                Err(Errno::ENOSPC) if !self.base.commits.doubts.exist() => return run(false),
+                Err(Errno::ENOSPC) if !self.base.commits.in_doubt.exist() => return run(false),
                 Err(_) => None,
             };
             let Some(Unlinked { outcome: UnlinkOutcome::NoTrash, inode }) = unlinked else { return done };

@@ -94,16 +94,17 @@ impl Xattrs {
             }
             table => table,
         }?;
-        let (here, _) = acl_ids::nfs4_to_local(&self.base.access.ids, &acl);
-        Ok(here.to_xattr(scope, &self.principals.now(table))?)
+        let (local, _) = acl_ids::nfs4_to_local(&self.base.access.ids, &acl);
+        Ok(local.to_xattr(scope, &self.principals.now(table))?)
     }
 
     /// Sets an ACL from its wire form; `None` removes it.
     ///
     /// # Errors
-    /// EOPNOTSUPP if the volume does not have NFSv4 ACLs; those of the wire form; ENOSPC if the volume's table of
-    /// domains is full; ETIMEDOUT if a user or group is not known in time; EINVAL if the ACL names an id that has no mapping in the volume; with [`Sids::Mapped`],
-    /// EOVERFLOW if a SID of the present ACL is mapped to an id that has no mapping here; those of
+    /// EOPNOTSUPP if the volume does not have NFSv4 ACLs; those of the wire form; ENOSPC if the volume's
+    /// table of domains is full; ETIMEDOUT if a user or group is not known in time; EINVAL if the ACL names
+    /// an id that has no mapping in the volume; with [`Sids::Mapped`], EOVERFLOW if a SID of the present ACL
+    /// is mapped to an id that has no mapping on this machine; those of
     /// [`RequireMappedAcl`](ops::RequireMappedAcl) and [`SetNfs4Acl`].
     pub(crate) fn set_nfs4_acl(
         &self,
@@ -131,7 +132,7 @@ impl Xattrs {
                 return Ok::<_, Errno>(parsed);
             }
             // Only a caller that may set the ACL makes this mount ask for names.
-            self.base.access.check_access(caller, ino, Mask::WRITE_ACL).map_err(|errno| match errno {
+            self.base.access.check_nfs4(caller, ino, Mask::WRITE_ACL).map_err(|errno| match errno {
                 Errno::EACCES => Errno::EPERM,
                 errno => errno,
             })?;

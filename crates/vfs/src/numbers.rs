@@ -5,15 +5,15 @@
 //! ([`NumberAllocator::first`]). No slice of this mount that may be stored without a row is below that
 //! number, because:
 //!
-//! 1. A thread gets an [`AllocationGuard`] before it takes a number, and keeps it until the row is committed
-//!    or the slice is given up. The floor of the guard is the value of `left.start` when the guard began.
+//! 1. A thread gets an [`AllocationGuard`] before it takes a number, and keeps the guard until the row is
+//!    committed or the slice is given up. The floor of the guard is `left.start` when the guard is created.
 //! 2. `left.start` never decreases: numbers are taken from it upwards, a new lease begins at the volume's
 //!    counter or above, and [`NumberAllocator::advance`] raises it to that counter. So a number that is taken
 //!    under a guard is not below the guard's floor, and a number that is taken later is not below the current
 //!    `left.start`.
 //! 3. `first` is the minimum of all floors, `left.start`, and the slice numbers in rows that are queued for a commit.
-//! 4. A commit that was given up in doubt may still arrive and name slices whose guard has ended. So the
-//!    floor of a guard that ends while there is such a commit counts until there is none.
+//! 4. A commit that was given up in doubt may still arrive and name slices whose guard was dropped. So
+//!    the floor of a guard that is dropped while there is such a commit counts until there is none.
 //!
 //! The record may be outdated: then its number is lower, which protects more slices.
 
@@ -41,7 +41,7 @@ struct State {
     left: Range<u64>,
     /// The number of guards per floor.
     guards: BTreeMap<u64, u64>,
-    /// The lowest floor of the guards that ended while a commit was in doubt.
+    /// The lowest floor of the guards that were dropped while a commit was in doubt.
     in_doubt: Option<u64>,
 }
 
@@ -93,7 +93,7 @@ impl NumberAllocator {
             let floor = state.floor(&self.meta);
             floor.map_or(state.left.start, |floor| floor.min(state.left.start))
         };
-        // Read this after the floors, because a row is queued before the guard on its slices ends.
+        // Read this after the floors, because a row is queued before the guard of its slices is dropped.
         self.queued().map_or(first, |queued| queued.min(first))
     }
 
@@ -164,7 +164,7 @@ mod tests {
         let guard = numbers.guard();
         let next = vfs.meta().read_counter(Counter::Slice).unwrap();
         numbers.discard_lease().unwrap();
-        assert!(numbers.first() <= early + 1, "a guard stays in the record");
+        assert!(numbers.first() <= early + 1, "the numbers under a guard stay protected");
         assert!(numbers.take().unwrap() >= next);
         drop(guard);
         assert!(numbers.first() > next);

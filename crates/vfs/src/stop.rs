@@ -9,9 +9,9 @@ pub(crate) struct Stop(Arc<AtomicU8>);
 
 const RUNNING: u8 = 0;
 /// All threads of [`crate::housekeeping`] end, except the heartbeat's.
-const HOUSEKEEPING_ENDED: u8 = 1;
+const HOUSEKEEPING_ENDS: u8 = 1;
 /// The heartbeat's thread ends too: the session is being handed over.
-const HEARTBEAT_ENDED: u8 = 2;
+const HEARTBEAT_ENDS: u8 = 2;
 const ENDED: u8 = 3;
 
 impl Stop {
@@ -26,7 +26,7 @@ impl Stop {
 
     /// Ends the threads of housekeeping, and with `heartbeat` also that of the heartbeat, unless the session ends.
     pub(crate) fn pause(&self, heartbeat: bool) {
-        self.change(if heartbeat { HEARTBEAT_ENDED } else { HOUSEKEEPING_ENDED });
+        self.change(if heartbeat { HEARTBEAT_ENDS } else { HOUSEKEEPING_ENDS });
     }
 
     /// Undoes [`Stop::pause`], unless the session ends.
@@ -36,12 +36,12 @@ impl Stop {
 
     /// Whether the threads of housekeeping end.
     pub(crate) fn ends_housekeeping(&self) -> bool {
-        self.0.load(Ordering::Acquire) >= HOUSEKEEPING_ENDED
+        self.0.load(Ordering::Acquire) >= HOUSEKEEPING_ENDS
     }
 
     /// Whether the heartbeat's thread ends.
     pub(crate) fn ends_heartbeat(&self) -> bool {
-        self.0.load(Ordering::Acquire) >= HEARTBEAT_ENDED
+        self.0.load(Ordering::Acquire) >= HEARTBEAT_ENDS
     }
 
     fn change(&self, to: u8) {

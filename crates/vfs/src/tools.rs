@@ -89,7 +89,7 @@ impl Vfs {
     pub fn evict(&self, ino: Ino) -> Result<CachedBytes, Errno> {
         let before = self.cached_bytes(ino)?;
         self.each_slice(ino, |id, size| self.base.store.evict(id, size))?;
-        self.caches.forget_inode(ino, true);
+        self.caches.invalidate_inode(ino, true);
         Ok(before)
     }
 

@@ -101,7 +101,7 @@ impl Xattrs {
             XattrName::Nfs4(scope, sids) => Ok(self.nfs4_acl(caller, ino, scope, sids)?.into()),
             XattrName::Stored(name) => {
                 if name.as_bytes().starts_with(USER) {
-                    self.base.access.check_access(caller, ino, Mask::READ_NAMED_ATTRS)?;
+                    self.base.access.check_nfs4(caller, ino, Mask::READ_NAMED_ATTRS)?;
                 }
                 self.check_reading(caller, ino, &name)?;
                 let xattrs = self.base.meta.run(&GetXattrs(ino), &BY_KERNEL)?;

@@ -185,9 +185,9 @@ fn find(named: &[Named], id: u32) -> Option<Perm> {
     named.binary_search_by_key(&id, |named| named.id).ok().map(|index| named[index].perm)
 }
 
-/// The entries of the named groups that the caller is in. Both lists are sorted, and the list that is behind
-/// leaps to the position of the other with a step that doubles. So lists of similar length are merged, and if
-/// one list is much shorter, only that one is walked.
+/// The entries of the named groups that the caller is in. Both lists are sorted. A galloping search, whose
+/// step doubles, advances the list that is behind to the position of the other. So lists of similar length
+/// are merged, and if one list is much shorter, only that one is walked.
 fn common<'a>(mut named: &'a [Named], mut groups: &'a [u32]) -> impl Iterator<Item = &'a Named> {
     std::iter::from_fn(move || {
         loop {

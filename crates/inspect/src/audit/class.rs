@@ -51,7 +51,7 @@ pub(super) struct Decided {
 struct Nfs4 {
     decision: nfs4::Decision,
     target: nfs4::Decision,
-    /// For a directory with an ACL: whether the kernel sends removals to the volume.
+    /// For a directory with an ACL: whether the kernel forwards the removal of names.
     kernel_forwards_name_changes: bool,
 }
 

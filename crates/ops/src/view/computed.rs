@@ -8,16 +8,16 @@ use crate::known::{InheritKey, Key, Value};
 impl View<'_> {
     /// The access ACL and the rwx bits that a new file gets by inheritance from the ACL `from`, if this client
     /// has computed them before.
-    pub fn inherited(&self, from: AclId, heir: InheritKey) -> Option<(AclId, u32)> {
-        match self.known.get(&Key::Inherited(from, heir), None) {
+    pub fn inherited(&self, from: AclId, inherit_key: InheritKey) -> Option<(AclId, u32)> {
+        match self.known.get(&Key::Inherited(from, inherit_key), None) {
             Some(Value::Inherited(access, rwx)) => Some((access, rwx)),
             _ => None,
         }
     }
 
     /// Caches the result for [`View::inherited`].
-    pub fn remember_inherited(&self, from: AclId, heir: InheritKey, (access, rwx): (AclId, u32)) {
-        self.known.put(Key::Inherited(from, heir), Value::Inherited(access, rwx));
+    pub fn remember_inherited(&self, from: AclId, inherit_key: InheritKey, (access, rwx): (AclId, u32)) {
+        self.known.put(Key::Inherited(from, inherit_key), Value::Inherited(access, rwx));
     }
 
     /// The access ACL that a chmod to these rwx bits makes of `from`, if this client has computed it before.

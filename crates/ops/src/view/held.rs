@@ -29,7 +29,7 @@ impl View<'_> {
         match inode.as_ref().and_then(Inode::holder) {
             Some(holder) if holder != self.own => Err(PlanStop::Held(ino)),
             _ => {
-                self.free = [ino, self.free[0]];
+                self.not_held = [ino, self.not_held[0]];
                 Ok(inode)
             }
         }
@@ -38,7 +38,7 @@ impl View<'_> {
     /// Stops if another session holds the directory, because its stored entries may then be out of date. If neither the
     /// directory nor the entry is known, both are missing.
     pub(super) fn require_not_held(&mut self, dir: Ino, name: &Name) -> Result<(), PlanStop> {
-        if self.free.contains(&dir) {
+        if self.not_held.contains(&dir) {
             return Ok(());
         }
         match self.peek_inode(dir) {

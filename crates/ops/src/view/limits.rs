@@ -97,7 +97,7 @@ mod tests {
     const KEY: QuotaKey = QuotaKey::User(7);
 
     /// Requirements whose failure no guard can confirm.
-    const CLAIMS: [fn(&mut View<'_>) -> bool; 3] =
+    const CHECKS: [fn(&mut View<'_>) -> bool; 3] =
         [|view| view.is_empty(INO), |view| view.has_room(3, 3), |view| view.fits_quota(KEY, None, 1, 0)];
 
     fn records(is_full: bool) -> OwnReads {
@@ -117,20 +117,20 @@ mod tests {
     fn an_error_without_a_guard_needs_records_of_one_moment() {
         let (full, known) = (records(true), OwnReads::from_iter([(Key::Inode(INO), Value::Inode(None))]));
         let view = || View::new(&known, None, &full);
-        let of_moments = |is_exclusive, is_snapshot| {
+        let with_consistency = |is_exclusive, is_snapshot| {
             let mut view = view();
             view.set_consistency(is_exclusive, is_snapshot);
             view
         };
         let name = Name::new(b"a").unwrap();
-        for holds in CLAIMS {
-            assert!(!holds(&mut view()), "all is of one moment");
-            assert!(!holds(&mut of_moments(true, false)), "all is current");
+        for holds in CHECKS {
+            assert!(!holds(&mut view()), "all records are of one moment");
+            assert!(!holds(&mut with_consistency(true, false)), "all records are current");
             let mut assuming = view();
             assert_eq!(assuming.dirent_unlikely(INO, &name), Ok(None));
             let mut mixed = view();
             assert_eq!(mixed.find_inode(INO), Ok(None));
-            for mut view in [of_moments(false, false), assuming, mixed] {
+            for mut view in [with_consistency(false, false), assuming, mixed] {
                 let before = view.guards.len();
                 assert!(holds(&mut view) && view.assumed());
                 assert_eq!(view.into_guards().len(), before + 1);
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn nothing_is_assumed_about_a_record_that_was_read() {
         let (nothing, free) = (OwnReads::default(), records(false));
-        for holds in CLAIMS {
+        for holds in CHECKS {
             let mut view = View::new(&nothing, None, &free);
             assert!(holds(&mut view) && !view.assumed());
             assert_eq!(view.into_guards().len(), 1);

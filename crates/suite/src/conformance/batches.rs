@@ -296,15 +296,15 @@ pub fn results_of_ten_thousand_operations_are_kept(engine: &dyn Engine) {
 pub fn transactions_without_effects_check_their_guards(engine: &dyn Engine) {
     assert_eq!(engine.commit(&[]).expect("a commit"), []);
     let (before, _) = committed(commit(engine, txn(Vec::new(), vec![put(2, DIR)])));
-    let claim = txn(vec![Guard::Access { ino: Ino(2), rev: 5 }], Vec::new());
+    let guarded = txn(vec![Guard::Access { ino: Ino(2), rev: 5 }], Vec::new());
     // The sequence number may be later, because a server may also number the commits of others.
-    for empty in [claim.clone(), txn(Vec::new(), Vec::new())] {
+    for empty in [guarded.clone(), txn(Vec::new(), Vec::new())] {
         let (seq, inodes) = committed(commit(engine, empty));
         assert!(seq >= before && inodes.is_empty(), "{seq:?} after {before:?}, {inodes:?}");
     }
     // The guards are checked at each commit, because nothing was applied that could be repeated.
     apply(engine, vec![Effect::DropInode { ino: Ino(2) }]);
-    assert!(matches!(commit(engine, claim), Outcome::Conflict(_)));
+    assert!(matches!(commit(engine, guarded), Outcome::Conflict(_)));
 }
 
 pub fn commits_have_increasing_sequence_numbers(engine: &dyn Engine) {

@@ -57,7 +57,7 @@ pub fn changes_are_delivered_in_order(engine: &dyn Engine) {
     ];
     assert_eq!(
         invalidations, expected,
-        "conflicts and claims are not changes, and no change is delivered twice"
+        "neither conflicts nor transactions without effects are changes, and no change is delivered twice"
     );
     assert_eq!((found[0].seq, found[0].by), (seq, by));
     assert!(found.windows(2).all(|pair| pair[0].seq < pair[1].seq), "{found:?}");

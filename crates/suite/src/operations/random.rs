@@ -32,24 +32,24 @@ struct Setting {
     fault_rates: FaultRates,
 }
 
-const CALM: FaultRates = FaultRates { before: 0, after: 0, delay: 0, rival: 0, delay_us: 0 };
-const STORMY: FaultRates = FaultRates { before: 60, after: 120, delay: 20, rival: 150, delay_us: 200 };
+const NO_FAULTS: FaultRates = FaultRates { before: 0, after: 0, delay: 0, rival: 0, delay_us: 0 };
+const MANY_FAULTS: FaultRates = FaultRates { before: 60, after: 120, delay: 20, rival: 150, delay_us: 200 };
 
 fn an_exclusive_client_agrees_with_the_model(factory: Factory<'_>) {
-    explore(factory, Setting { clients: 1, fault_rates: CALM }, 20, 250);
+    explore(factory, Setting { clients: 1, fault_rates: NO_FAULTS }, 20, 250);
 }
 
 fn faults_do_not_change_results(factory: Factory<'_>) {
-    let fault_rates = FaultRates { before: 60, after: 150, ..CALM };
+    let fault_rates = FaultRates { before: 60, after: 150, ..NO_FAULTS };
     explore(factory, Setting { clients: 1, fault_rates }, 3, 200);
 }
 
 fn two_clients_agree_with_the_model(factory: Factory<'_>) {
-    explore(factory, Setting { clients: 2, fault_rates: CALM }, 16, 200);
+    explore(factory, Setting { clients: 2, fault_rates: NO_FAULTS }, 16, 200);
 }
 
 fn two_clients_with_faults_and_rivals_agree(factory: Factory<'_>) {
-    explore(factory, Setting { clients: 2, fault_rates: STORMY }, 3, 200);
+    explore(factory, Setting { clients: 2, fault_rates: MANY_FAULTS }, 3, 200);
 }
 
 /// The minimum number of runs, and the time after which no more are started.
@@ -143,11 +143,11 @@ fn replay(factory: Factory<'_>, setting: Setting, seed: u64, acts: &[Act]) -> Re
     let clients: Vec<Client> = (0..setting.clients).map(|_| client(&wrapped)).collect();
     let alone = clients.len() == 1;
     clients[0].meta.set_exclusive(alone);
-    let mut dice = seed;
+    let mut rng_state = seed;
     let mut model = Model::new();
     faulty.arm(true);
     for (step, act) in acts.iter().enumerate() {
-        let actor = (split_mix(&mut dice) % clients.len() as u64) as usize;
+        let actor = (split_mix(&mut rng_state) % clients.len() as u64) as usize;
         let expected = model.act(act);
         let got = perform(&clients[actor], act);
         if got != expected {
@@ -169,8 +169,8 @@ fn replay(factory: Factory<'_>, setting: Setting, seed: u64, acts: &[Act]) -> Re
             // in later steps.
             let other = &clients[(actor + 1) % clients.len()];
             for (&ino, it) in &expected {
-                let name = ["a", "b", "c", "d"][(split_mix(&mut dice) % 4) as usize];
-                match split_mix(&mut dice) % 4 {
+                let name = ["a", "b", "c", "d"][(split_mix(&mut rng_state) % 4) as usize];
+                match split_mix(&mut rng_state) % 4 {
                     0 if it.kind.is_dir() => drop(other.lookup(ino, name)),
                     1 => drop(other.run(&GetInode(ino))),
                     2 => drop(other.run(&GetXattrs(ino))),
@@ -326,12 +326,12 @@ mod tests {
 
     #[test]
     fn a_sound_engine_passes() {
-        assert_eq!(noticed(Setting { clients: 2, fault_rates: CALM }, |_| ()), None);
+        assert_eq!(noticed(Setting { clients: 2, fault_rates: NO_FAULTS }, |_| ()), None);
     }
 
     #[test]
     fn lost_effects_are_detected_and_minimised() {
-        let alone = Setting { clients: 1, fault_rates: CALM };
+        let alone = Setting { clients: 1, fault_rates: NO_FAULTS };
         let spoilers: [fn(&mut Txn); 3] = [
             |txn| txn.effects.retain(|effect| !matches!(effect, Effect::AddLinks { delta: -1, .. })),
             |txn| txn.effects.retain(|effect| !matches!(effect, Effect::DropInode { .. })),
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn missing_guards_are_detected() {
-        let two = Setting { clients: 2, fault_rates: CALM };
+        let two = Setting { clients: 2, fault_rates: NO_FAULTS };
         let spoilers: [fn(&mut Txn); 5] = [
             |txn| without(|guard| matches!(guard, Guard::DirentIs { .. }))(txn),
             |txn| without(|guard| matches!(guard, Guard::DirentAbsent { .. }))(txn),
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn a_transaction_applied_twice_is_detected() {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let fault_rates = FaultRates { after: 300, ..CALM };
+        let fault_rates = FaultRates { after: 300, ..NO_FAULTS };
         let steps = noticed(Setting { clients: 1, fault_rates }, |txn| {
             txn.op_id = types::OpId(1 << 100 | u128::from(NEXT.fetch_add(1, Ordering::Relaxed)));
         });

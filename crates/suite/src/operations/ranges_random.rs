@@ -51,7 +51,7 @@ fn random_ranges_agree_with_a_map_of_bytes(factory: Factory<'_>) {
 
 struct Run {
     client: Client,
-    dice: u64,
+    rng_state: u64,
     next_slice: u64,
     /// All slices for which rows were ever written.
     stored: BTreeSet<u64>,
@@ -62,11 +62,11 @@ impl Run {
     fn new(factory: Factory<'_>, seed: u64) -> Self {
         let client = fresh(factory);
         let files = ["0", "1", "2"].map(|name| (client.create(ROOT, name).unwrap(), File::default())).into();
-        Run { client, dice: seed.wrapping_mul(0x1_0001), next_slice: 1, stored: BTreeSet::new(), files }
+        Run { client, rng_state: seed.wrapping_mul(0x1_0001), next_slice: 1, stored: BTreeSet::new(), files }
     }
 
     fn draw(&mut self, below: u64) -> u64 {
-        split_mix(&mut self.dice) % below
+        split_mix(&mut self.rng_state) % below
     }
 
     /// Near the ends of the first chunks, where the rules interact.

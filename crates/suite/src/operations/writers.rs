@@ -17,7 +17,8 @@ use crate::rng::split_mix;
 pub struct Writers {
     pub clients: usize,
     pub threads_each: usize,
-    /// The writers run longer on a machine that is too slow for [`FEWEST`] operations in this time.
+    /// How long the writers run. On a slow machine they run longer, until they have done [`FEWEST`]
+    /// operations each on average.
     pub time: Duration,
     /// The maximum number of inodes of the volume; further creates fail.
     pub max_inodes: u64,
@@ -37,7 +38,7 @@ pub struct Written {
     pub took: Duration,
 }
 
-/// The number of commits of one client in flight, as in a mount.
+/// The maximum number of commit requests of one client in flight, as in a mount.
 const MAX_IN_FLIGHT: usize = 2;
 /// The shared directories: this number in the root, and as many in each of them.
 const DIRS: usize = 4;
@@ -50,7 +51,7 @@ const FEWEST: u64 = 16;
 const FILES: usize = 40;
 
 /// Runs writers that randomly create, move and remove names, most of them their own, in shared directories.
-/// Each call of `open` returns another engine on the same volume, which is empty at first.
+/// Each call of `open` returns an engine on the same database, which has no records at first.
 ///
 /// # Panics
 /// The engine fails, an operation fails with an unexpected errno, or the volume is not consistent at the end,

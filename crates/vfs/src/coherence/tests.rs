@@ -239,13 +239,13 @@ fn give(vfs: &Vfs, ino: Ino, uid: u32) {
 fn reply_overtaken_by_a_chmod_is_invalidated() {
     let pair = Pair::watched();
     let dir = make_dir(&pair.a, "d");
-    let forgotten = Event::Attributes(dir);
+    let invalidated = Event::Attributes(dir);
     let (found, after_reply) = pair.look_up_overtaken("d", || {
         pair.chmod(dir, 0o700);
-        pair.kernel.expect(&forgotten, 0);
+        pair.kernel.expect(&invalidated, 0);
     });
     assert_eq!(found.unwrap().mode, Mode::new(0o755), "the reply was overtaken");
-    pair.kernel.expect(&forgotten, after_reply);
+    pair.kernel.expect(&invalidated, after_reply);
 }
 
 #[test]
@@ -428,10 +428,10 @@ fn direct_write_drops_pages_that_were_read_through_the_cache() {
     let ranges = || pair.kernel.count(&Event::Range(file, 4096, 100));
     // Without reads through the cache, a write sends no notification.
     pair.b.files.read(file, 0, 9000).unwrap();
-    pair.b.files.forget_overwritten(file, 4096, 100);
+    pair.b.files.invalidate_overwritten(file, 4096, 100);
     assert_eq!((ranges(), pair.kernel.count(&Event::Attributes(file))), (0, 0));
     pair.b.files.read_to_cache(file, 0, 1).unwrap();
-    pair.b.files.forget_overwritten(file, 4096, 100);
+    pair.b.files.invalidate_overwritten(file, 4096, 100);
     assert_eq!((ranges(), pair.kernel.count(&Event::Attributes(file))), (1, 1));
 }
 
