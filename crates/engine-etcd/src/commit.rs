@@ -87,10 +87,10 @@ impl Shared {
             let otherwise: Vec<KeyQuery> =
                 batch.queried.iter().cloned().chain(likely).collect::<BTreeSet<_>>().into_iter().collect();
             let shown: Vec<KeyQuery> = batch.shown.iter().cloned().collect();
-            let encode = |preconditions: &[Precondition]| {
-                request::commit(preconditions, read_at, &shown, &batch.writes, &otherwise, self.max_ops)
+            let encode = |preconditions: &[Precondition], otherwise: &[KeyQuery]| {
+                request::commit(preconditions, read_at, &shown, &batch.writes, otherwise, self.max_ops)
             };
-            let request = match encode(&batch.preconditions) {
+            let request = match encode(&batch.preconditions, &otherwise) {
                 // The batch is too large for one request, so commit its first half.
                 Err(_) if decided.len() > 1 => {
                     let half = decided.get(..decided.len() / 2).unwrap_or_default();
@@ -101,7 +101,8 @@ impl Shared {
                     (read_set, read_at) = self.read_again(batch.queried)?;
                     continue;
                 }
-                Err(_) => encode(&self.keys.join_shared_counts(batch.preconditions.clone()))?,
+                // If they do not hold, everything is read again anyway, because there is too much for one answer.
+                Err(_) => encode(&self.keys.join_shared_counts(batch.preconditions.clone()), &[])?,
                 Ok(request) => request,
             };
             let answer = self.send(&batch, &request)?;

@@ -476,15 +476,19 @@ fn large_batch_is_split_and_too_large_transaction_is_rejected() {
     };
     done(&engine, txn(2, Vec::new(), std::iter::once(put).chain((0..1000).map(row)).collect()));
     done(&engine, txn(3, Vec::new(), vec![Effect::DropInode { ino: Ino(2) }]));
-    let garbage = Scan::Garbage { after: types::SliceId(0), limit: 2000 };
+    let garbage = Scan::Garbage { after: types::SliceId(0), limit: 4000 };
     assert_eq!(engine.scan(&garbage).unwrap().snapshot.records.len(), 1000);
     // The same if slices are shared, some of them those of the file.
     let put = Effect::PutInode(inode(2, FileType::Regular));
-    done(&engine, txn(4, Vec::new(), std::iter::once(put).chain((2000..3000).map(row)).collect()));
+    done(&engine, txn(4, Vec::new(), std::iter::once(put).chain((2000..4000).map(row)).collect()));
     let share = |slice| Effect::Share { slice: types::SliceId(slice), rows: 1 };
     done(&engine, txn(5, Vec::new(), (2001..2301).chain([9000]).map(share).collect()));
     done(&engine, txn(6, Vec::new(), vec![Effect::DropInode { ino: Ino(2) }]));
-    assert_eq!(engine.scan(&garbage).unwrap().snapshot.records.len(), 1700);
+    assert_eq!(engine.scan(&garbage).unwrap().snapshot.records.len(), 2700);
+    let shared = Scan::Shared { after: types::SliceId(0), limit: 2000 };
+    let counts = engine.scan(&shared).unwrap().snapshot.records;
+    let released = counts.iter().filter(|record| matches!(record, Record::Shared(_, 0))).count();
+    assert_eq!((counts.len(), released), (301, 300));
     // A large batch is sent as several requests.
     let many: Vec<Txn> = (0..200)
         .map(|n| txn(10 + n, Vec::new(), vec![Effect::PutInode(inode(2 + n, FileType::Directory))]))
