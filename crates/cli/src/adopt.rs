@@ -15,7 +15,7 @@ use crate::records::next_slice;
 use crate::store::{open_without_key, store_error};
 use crate::url::{Database, MetaUrl};
 
-/// The number of slice numbers that are skipped: more than mounts of another database can have used since the dump
+/// How many slice numbers are skipped: more than mounts of another database can have used since the dump
 /// from which this one was loaded.
 const SKIPPED_SLICES: u64 = 1 << 40;
 
@@ -34,12 +34,12 @@ pub(crate) fn configure(
     url.volume(&*engine)
 }
 
-/// Marks the object store as this volume's, at the user's request. Unless `tool` is forced, no mount of this machine may
-/// use the store by another database. Returns the volume's new settings.
+/// Marks the object store as this volume's, at the user's request. Unless `tool` is forced, no mount of this
+/// machine may use the store through another database. Returns the volume's new settings.
 ///
 /// # Errors
-/// The volume is mounted, by this database or another one; the store is another volume's, or does not work; errors of
-/// the database.
+/// The volume is mounted, by this database or another one; the store is another volume's, or does not work;
+/// errors of the database.
 pub(crate) fn adopt_store(
     url: &MetaUrl,
     database: &Database,
@@ -64,8 +64,8 @@ pub(crate) fn adopt_store(
     configure(url, exclusive.engine(), &change)
 }
 
-/// Checks that no mount of this machine uses the objects of a volume by a database other than that at `url`. Such a mount
-/// could not store its data any more.
+/// Checks that no mount of this machine uses the objects of a volume through another database than that at
+/// `url`. Such a mount could not store its data any more.
 ///
 /// # Errors
 /// There is such a mount, or the database of a mount of a volume with the same name cannot be read.
@@ -90,10 +90,10 @@ pub(crate) fn refuse_used_store(url: &MetaUrl, name: &str, uuid: &str) -> Result
     Ok(())
 }
 
-/// Raises the next slice number above those of all slices that mounts of another database can have stored after the
-/// dump from which this one was loaded. An object must never be replaced by one with other content: a block of a
-/// number that is used again could be taken from a cache of the other database's mounts, or be overwritten by a block
-/// that still waits for its upload on a machine that was off.
+/// Raises the next slice number above those of all slices that mounts of another database can have stored
+/// after the dump from which this one was loaded. An object must never be replaced by one with other content.
+/// If a slice number were used again, a machine could serve the old block from its disk cache in place of the
+/// new one, or a machine that was off could upload its staged block over the new one.
 ///
 /// The blocks in the store show only a part of those numbers, so many more are skipped.
 fn skip_slices(

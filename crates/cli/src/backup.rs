@@ -1,4 +1,4 @@
-//! `limen backup`: the backups of a volume's metadata in its object store, and the restore of a volume from one.
+//! `limen backup`: lists, makes and restores the backups of a volume's metadata in its object store.
 
 use std::path::absolute;
 use std::sync::Arc;
@@ -115,7 +115,8 @@ struct RestoreArgs {
     url: String,
     #[command(flatten)]
     place: StoreLocationArgs,
-    /// The backup, as limen backup ls shows it [default: the newest one of the database that uses the objects]
+    /// The backup, as limen backup ls shows it [default: the newest one of the database that uses the
+    /// objects]
     #[arg(long, value_name = "ID", value_parser = parse_backup, allow_negative_numbers = true)]
     id: Option<u64>,
     #[command(flatten)]
@@ -129,8 +130,8 @@ struct RestoreArgs {
     /// Do not ask for the volume's name as a confirmation
     #[arg(short, long)]
     yes: bool,
-    /// Take the objects over although a mount of this machine uses them by another database; that mount can no
-    /// longer store data. Also wait 90 seconds, and remove sessions that are not renewed in that time
+    /// Take the objects over although a mount of this machine uses them by another database; that mount can
+    /// no longer store data. Also wait 90 seconds, and remove sessions that are not renewed in that time
     #[arg(long, conflicts_with = "no_adopt")]
     force: bool,
     /// Print JSON
@@ -373,7 +374,7 @@ fn choose(
             (Some(marker), _) => origin(&marker.loaded) == Some(backup.id),
             (None, Some((_, newest))) if newest.loaded != manifest.loaded => {
                 let what = format!(
-                    "the backups are of several databases, and the object {MARKER} that names one is missing"
+                    "the backups are of several databases, and the object {MARKER}, which names the right one, is missing"
                 );
                 return Err(error(what).advise(other));
             }
@@ -394,7 +395,7 @@ fn choose(
     }
 }
 
-/// The error if there is no backup.
+/// Adds advice to an error about a missing backup.
 fn none(error: CliError, all: &[StoredBackup]) -> CliError {
     match all.is_empty() {
         true => error.advise("check --storage and --bucket: there are no backups at all"),

@@ -1,5 +1,5 @@
-//! `limen mount --update-fstab`: the line of fstab(5) that mounts at boot what the command mounts now, and the link by
-//! which mount(8) finds this program.
+//! `limen mount --update-fstab`: the line of fstab(5) that mounts at boot what the command mounts now, and
+//! the link by which mount(8) finds this program.
 
 use std::env;
 use std::fs;
@@ -34,8 +34,8 @@ pub(crate) struct Edit {
 /// Plans the line of this mount.
 ///
 /// # Errors
-/// An option is invalid; the mount at boot would lack a password or a key; the file cannot be read, or has another
-/// file system at this mount point.
+/// An option is invalid; the mount at boot would lack a password or a key; the file cannot be read, or has
+/// another file system at this mount point.
 pub(crate) fn edit(args: &MountArgs) -> Result<Edit, CliError> {
     let path = args.fstab.clone().unwrap_or_else(|| FSTAB.into());
     let entry = entry(args)?;
@@ -80,7 +80,8 @@ fn entry(args: &MountArgs) -> Result<Entry, CliError> {
     })?;
     require_secrets(&url, &options)?;
     let mut list: Vec<String> = Vec::new();
-    // Of two options that contradict each other, the last one takes effect, so the last of equal ones is kept.
+    // Of two options that contradict each other, the last one takes effect, so the last of equal ones is
+    // kept.
     let mut add = |option: String| {
         list.retain(|listed| *listed != option);
         list.push(option);
@@ -94,7 +95,8 @@ fn entry(args: &MountArgs) -> Result<Entry, CliError> {
     Ok(Entry { source: url.to_string(), mountpoint: mountpoint.to_owned(), options: list })
 }
 
-/// The options with `--` in the form of `-o`. One of these replaces the same option of a list, because it comes later.
+/// The command-line options in the form of `-o`. Each replaces the same option in an `-o` list, because it
+/// comes later.
 fn flags(args: &MountArgs) -> Result<Vec<String>, CliError> {
     let mut all = Vec::new();
     for (option, path) in [("log", &args.log), ("key_file", &args.keys.key_file)] {
@@ -118,7 +120,7 @@ fn flags(args: &MountArgs) -> Result<Vec<String>, CliError> {
 /// in the environment there is only a note, because root may have others.
 fn require_secrets(url: &MetaUrl, options: &Options) -> Result<(), CliError> {
     if let MetaUrl::Network(network) = url {
-        // Without that file, a password is from the URL or from the environment.
+        // Without a password file, the password is from the URL or from the environment.
         if network.password().is_some() && !network.names_password_file() {
             return Err(CliError::usage("the password is not written to fstab, which every user can read")
                 .at(url)

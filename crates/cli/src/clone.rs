@@ -1,7 +1,8 @@
 //! `limen clone`: copies a file or tree by reference.
 //!
-//! On a mount, the mount's process makes the copy (`command/src/clone.rs`). In a volume that is named by its URL, this
-//! process makes it: on the embedded engine with the lock of the database, on a server under a session of its own.
+//! On a mount, the mount's process makes the copy (`command/src/clone.rs`). In a volume that is named by its
+//! URL, this process makes it: on the embedded engine with the lock of the database, on a server under a
+//! session of its own.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -59,8 +60,8 @@ pub(crate) struct CloneArgs {
     /// The copy, which must not exist
     #[arg(value_name = "DST", value_hint = ValueHint::AnyPath)]
     target: OsString,
-    /// Keep owners, modes and times; this is always done, and the option exists for scripts written for other file
-    /// systems
+    /// Keep owners, modes and times; this is always done, and the option exists for scripts written for other
+    /// file systems
     #[arg(short, long)]
     preserve: bool,
     /// Number of threads

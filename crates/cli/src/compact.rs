@@ -1,4 +1,4 @@
-//! `limen compact`: lets a mount store files again that have many rows. The mount's process does the work.
+//! `limen compact`: stores files that have many rows again, with few rows. The mount's process does the work.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -61,27 +61,28 @@ pub(crate) struct ConfigArgs {
     /// Whether every mount commits all changes before it answers them, as with -o sync_metadata
     #[arg(long, value_name = "on|off", value_parser = parse_on_off)]
     sync_metadata: Option<bool>,
-    /// The time between two automatic backups of the metadata to the object store, e.g. 30m, 1h or 1d; 0 for no
-    /// automatic backups
+    /// The time between two automatic backups of the metadata to the object store, e.g. 30m, 1h or 1d; 0 for
+    /// no automatic backups
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
     backup_interval: Option<Duration>,
-    /// Keep removed and overwritten files in the trash for this many days; 0 deletes them at once, and empties the trash
+    /// Keep removed and overwritten files in the trash for this many days; 0 deletes them at once, and
+    /// empties the trash
     #[arg(long, value_name = "N", value_parser = parse_whole, allow_negative_numbers = true)]
     trash_days: Option<u64>,
     /// Mark the object store as this volume's; use it if limen says that the store is not this volume's and
     /// you know that it is
     #[arg(long)]
     adopt_store: bool,
-    /// The new address of the volume's objects: another address of the same store or, on SQLite, a complete copy of the
-    /// objects; for a copy, the volume must not be mounted
+    /// The new address of the volume's objects: another address of the same store or, on SQLite, a complete
+    /// copy of the objects; for a copy, the volume must not be mounted
     #[arg(long, value_name = "PLACE", conflicts_with = "adopt_store")]
     bucket: Option<String>,
     /// With --bucket, the kind of the new store [default: that of the present one]
     #[arg(long, value_name = "KIND", requires = "bucket")]
     storage: Option<String>,
-    /// With --adopt-store, take the store over although a mount of this machine uses it by another database; that
-    /// mount can no longer store data. Also, and with --bucket, wait 90 seconds, and remove sessions that are not
-    /// renewed in that time
+    /// With --adopt-store, take the store over although a mount of this machine uses it by another database;
+    /// that mount can no longer store data. Also, and with --bucket, wait 90 seconds, and remove sessions
+    /// that are not renewed in that time
     #[arg(long)]
     force: bool,
     /// With --bucket, take the copy without a comparison if the old store cannot be read
@@ -151,7 +152,8 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), CliError> {
         volume = adopt_store(&url, &database, &volume, tool)?;
         output::note(format!("the object store is now marked as that of volume '{}'", volume.name));
     }
-    // The root of the trash is a new inode. A mount on the embedded engine would not learn of it, and not count it.
+    // The root of the trash is a new inode. A mount on the embedded engine would neither learn of it nor
+    // count it.
     let lock = match args.trash_days {
         Some(1..) if !has_trash(&database).at(&url)? => {
             let advice = "unmount it to give it a trash; the days can be changed at any time";
@@ -188,7 +190,7 @@ fn explain(error: CliError, args: &ConfigArgs, url: &MetaUrl) -> CliError {
         .advise("rename it; nothing was changed")
 }
 
-/// Refuses to change the kind of the ACLs, but for turning POSIX ACLs on. Naming the present kind is allowed.
+/// Refuses to change the kind of the ACLs, except to turn POSIX ACLs on. Naming the present kind is allowed.
 fn refuse_fixed(args: &ConfigArgs, volume: &Volume, change: &Configure) -> Result<(), CliError> {
     let is = volume.acl.name();
     let Some(asked) = args.acl.as_deref().filter(|asked| *asked != is && !change.posix_acls) else {

@@ -4,8 +4,8 @@ use std::io::{self, IsTerminal, Write};
 
 use command::error::{CliError, ErrorAt};
 
-/// Asks the user to type the name of a volume. `refusal` is the error if there is no terminal, `warning` is shown before
-/// the question, and `unchanged` is added to the error if the user types another name.
+/// Asks the user to type the name of a volume. `refusal` is the error if there is no terminal, `warning` is
+/// shown before the question, and `unchanged` is added to the error if the user types another name.
 ///
 /// # Errors
 /// There is no terminal; the user typed another name.

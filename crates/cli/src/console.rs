@@ -1,6 +1,7 @@
 //! `limen console`: a local web page that shows a volume, and above all who can reach what.
 //!
-//! The crate `console` has the pages. This module gets their content from the functions of the other commands.
+//! The crate `console` has the pages. This module gets their content from the functions of the other
+//! commands.
 //!
 //! | module | what it holds |
 //! |---|---|

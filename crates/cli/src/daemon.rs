@@ -26,13 +26,13 @@ const MAX_LINE_BYTES: u64 = 4096;
 /// The message if no process could be started.
 pub(crate) const CANNOT_START: &str = "cannot start the background process";
 
-/// Starts the background process, and returns when it serves requests. Returns what to tell the user.
+/// Starts the background process, and waits until it serves requests. Returns the message for the user.
 ///
 /// # Errors
 /// The arguments are invalid; the volume cannot be opened; the log file cannot be created; the background
 /// process reports an error, or ends without a report.
 pub(crate) fn start(args: &MountArgs) -> Result<String, CliError> {
-    // Report errors that can be found now before a log file is created.
+    // Before a log file is created, report the errors that this process can already find.
     let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
     options.apply(args)?;
     let rights = args.rights.with(&options.rights)?;

@@ -1,4 +1,5 @@
-//! Sends a request to a mount for each file of a tree, with several threads: for `limen compact` and `limen warmup`.
+//! Sends a request to a mount for each file of a tree, with several threads: for `limen compact` and
+//! `limen warmup`.
 
 use std::fs::{self, Metadata};
 use std::io;

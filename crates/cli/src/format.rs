@@ -31,7 +31,8 @@ Examples:
   limen format sqlite:///srv/cloud.db cloud --storage s3 --bucket s3://mybucket/cloud \\
       --compress zstd --encrypt aes-256-gcm --key-file cloud.key")]
 pub(crate) struct FormatArgs {
-    /// Where to store the metadata, e.g. sqlite:///var/lib/limen/home.db; limen --help lists the kinds of URLs
+    /// Where to store the metadata, e.g. sqlite:///var/lib/limen/home.db; limen --help lists the kinds of
+    /// URLs
     #[arg(value_name = "META-URL")]
     url: String,
     /// The volume's name: 1 to 63 characters of a-z, 0-9, - and _
@@ -193,7 +194,7 @@ fn create_volume(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<()
     let options = StoreOptions { cache_bytes: 0, create: true, ..StoreOptions::default() };
     let store = open_store(volume, &args.keys, options)?;
     if ![FILE, MEMORY].contains(&args.storage.as_str()) {
-        // Another volume's objects there would be overwritten, as in a directory.
+        // Another volume's objects there would be overwritten (see `check_bucket`).
         marker::refuse_marked(volume, &store)?;
         let empty = store.direct().is_empty().map_err(|error| store_error(volume, &error))?;
         if !empty {
@@ -257,7 +258,7 @@ fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, CliError
     text.ok_or_else(|| CliError::usage("the bucket's path is not UTF-8").at(bucket.display()))
 }
 
-/// Fails unless the directory does not exist, is empty, or has only the empty directories of a failed format.
+/// Accepts a directory that does not exist, is empty, or has only the empty directories of a failed format.
 /// Slice numbers start at 1 in every volume, so a second volume in the same directory would overwrite the
 /// first one's objects.
 fn check_bucket(bucket: &Path) -> Result<(), CliError> {

@@ -57,8 +57,8 @@ pub(crate) struct FsckArgs {
     /// Where the volume's metadata is, or a path on a mount of the volume; the whole volume is checked
     #[arg(value_name = "META-URL|PATH")]
     url: String,
-    /// Check only this file, or this directory and everything below. The path begins at the volume's root, also if a
-    /// subdirectory of the volume is mounted; symbolic links are not followed
+    /// Check only this file, or this directory and everything below. The path begins at the volume's root,
+    /// also if a subdirectory of the volume is mounted; symbolic links are not followed
     #[arg(long, value_name = "PATH", conflicts_with_all = ["repair", "end_maintenance"], value_hint = ValueHint::Other)]
     path: Option<OsString>,
     /// Repair what can be repaired without losing data; the volume must not be mounted, and new mounts are
@@ -181,8 +181,8 @@ enum VolumeAccess {
     Locked {
         _lock: MountLock,
     },
-    /// The volume was not mounted when the check began. On a database server there is no lock, so it may be mounted
-    /// since.
+    /// The volume was not mounted when the check began. On a database server there is no lock, so it may be
+    /// mounted since.
     Unmounted {
         /// The number of the next session at that time. Each client that changes the volume takes one first.
         next_session: u64,
@@ -303,8 +303,8 @@ impl Fsck<'_> {
             if self.findings.left.is_empty() && self.findings.unnamed == 0 {
                 break;
             }
-            // Only problems that were found before are kept, so this list cannot exceed the bound. If there were
-            // too many to list, the others are counted again, because none of them is known.
+            // Only problems that were found before are kept, so this list cannot exceed the bound. If there
+            // were too many to list, the others are counted again, because none of them is known.
             let (mut again, mut others) = (Vec::new(), 0);
             let known = &self.findings.left;
             self.scan(&mut |problem| match known.contains(&problem) {

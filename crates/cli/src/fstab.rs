@@ -1,4 +1,4 @@
-//! Lines of fstab(5): finds, adds and replaces the line of one mount point in the text of the file, and replaces the file.
+//! Lines of fstab(5): adds or replaces the line of one mount point in the text, and replaces the file.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -31,8 +31,9 @@ pub(crate) struct Edited {
     pub(crate) line: String,
 }
 
-/// Adds the line of `entry` to the text of a file, or replaces the line of its mount point. A line that says the same
-/// stays as it is. Options of a replaced line that are for other programs are kept, as are its last two fields.
+/// Adds the line of `entry` to the text of a file, or replaces the line of its mount point. A line that says
+/// the same stays as it is. Options of a replaced line that are for other programs are kept, as are its last
+/// two fields.
 ///
 /// # Errors
 /// A line has another file system at the mount point.

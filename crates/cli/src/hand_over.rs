@@ -65,7 +65,7 @@ pub(crate) struct Wanted {
     pub(crate) options: Vec<String>,
 }
 
-/// What follows: this many bytes, and these descriptors.
+/// Announces what follows: the number of bytes, and the descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) bytes: u64,
@@ -151,7 +151,8 @@ pub(crate) fn send_line(mut stream: &UnixStream, line: &str) -> io::Result<()> {
     stream.write_all(format!("{line}\n").as_bytes())
 }
 
-/// Receives a line, and no byte after it, because descriptors may follow. The whole line must come within `timeout`.
+/// Receives a line, and no byte after it, because descriptors may follow. The whole line must come within
+/// `timeout`.
 pub(crate) fn receive_line(mut stream: &UnixStream, timeout: Duration) -> io::Result<String> {
     let until = Instant::now() + timeout;
     let mut line = Vec::new();
@@ -267,7 +268,7 @@ impl OldMount {
         (&*stream).write_all(&bytes).and_then(|()| send_fds(stream, &fds)).map_err(broken)?;
         let answer = receive_line(stream, PREPARE_TIMEOUT).map_err(broken)?;
         if answer != READY {
-            return Err(format!("the other process did not take it: {answer}"));
+            return Err(format!("the other process did not take the mount: {answer}"));
         }
         send_line(stream, GO).map_err(broken)?;
         paused.complete();

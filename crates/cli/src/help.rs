@@ -1,5 +1,5 @@
-//! How the command line is parsed, and how `--help` and its errors look: lines of at most [`WIDTH`] columns, and no
-//! suggestion of a command that removes something.
+//! How the command line is parsed, and how `--help` and its errors look: lines of at most [`WIDTH`] columns,
+//! and no suggestion of a command that removes something.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -10,7 +10,8 @@ use crate::args::Args;
 /// No line of a help text is longer. `clap` breaks lines earlier on a narrower terminal.
 const WIDTH: usize = 100;
 
-/// Commands that remove something. A person that misspells another command must not run one of these by a suggestion.
+/// Commands that remove something. None of these is suggested for a misspelled command, because people run
+/// suggestions without reading them.
 const REMOVING: &[&str] = &["destroy", "rmr", "gc", "delete", "purge"];
 
 /// Names that people try for commands, and the names that these commands have in limen.
@@ -27,7 +28,7 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("audit", "limen access audit"),
 ];
 
-/// The arguments of this process. Ends it if they are wrong, or if they ask for help.
+/// The arguments of this process. Ends the process if they are wrong, or if they ask for help.
 pub(crate) fn parse() -> Args {
     let parsed = command().try_get_matches().and_then(|matches| Args::from_arg_matches(&matches));
     parsed.unwrap_or_else(|error| without_removing(error).exit())
@@ -47,9 +48,9 @@ fn narrow(command: Command) -> Command {
     command.mut_subcommands(narrow)
 }
 
-/// Breaks the lines of a text after the options. A line without indentation continues the paragraph of the line above
-/// it. An indented line is a term with its explanation after two spaces or more, or continues an explanation in the
-/// same column. A line that is neither, such as an example, stays as it is.
+/// Breaks the lines of a text after the options. A line without indentation continues the paragraph of the
+/// line above it. An indented line is a term with its explanation after two spaces or more, or continues an
+/// explanation in the same column. A line that is neither, such as an example, stays as it is.
 fn fold(text: &str) -> String {
     let mut folded = String::new();
     // The column in which the open paragraph or explanation goes on.
@@ -107,7 +108,8 @@ fn fold(text: &str) -> String {
     folded.trim_start_matches('\n').replace("\n\n\n", "\n\n")
 }
 
-/// The error without suggestions of commands that remove something, and with the name that the command has here.
+/// Removes suggestions of commands that remove something from the error. If the unknown name is one of
+/// [`OTHER_NAMES`], suggests the command of limen.
 fn without_removing(mut error: Error) -> Error {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;

@@ -1,5 +1,5 @@
-//! The helper that mount(8) executes for `mount -t limen` and for lines of fstab(5): this program under the name
-//! `mount.limen`, with the arguments that mount(8) gives to helpers.
+//! The helper that mount(8) executes for `mount -t limen` and for lines of fstab(5): this program under the
+//! name `mount.limen`, with the arguments that mount(8) gives to helpers.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -82,7 +82,7 @@ pub(crate) fn run_if_called() -> Option<ExitCode> {
         true => umount_helper::run(args.collect()),
         false => parse(args.collect()).and_then(|asked| run(&asked)),
     };
-    // The handler of panics has written its message.
+    // The panic hook has written its message.
     let done = catch_unwind(AssertUnwindSafe(work));
     Some(match done {
         Ok(Ok(())) => ExitCode::SUCCESS,
@@ -175,7 +175,8 @@ fn end_at_signals() -> Result<(), CliError> {
     thread.map(drop).what("cannot start a thread").map_err(system)
 }
 
-/// Parses the arguments of a helper (mount(8), "EXTERNAL HELPERS"): options can precede and follow the two names.
+/// Parses the arguments of a helper (mount(8), "EXTERNAL HELPERS"): options can precede and follow the two
+/// names.
 fn parse(args: Vec<OsString>) -> Result<Asked, CliError> {
     let mut call = Call::default();
     let mut names: Vec<OsString> = Vec::new();

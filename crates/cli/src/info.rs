@@ -1,5 +1,5 @@
-//! `limen info`: how a file is stored, and how much is in a directory. A file on a mount is found by its device and
-//! inode numbers. The records are read directly from the volume's database.
+//! `limen info`: how a file is stored, and how much is in a directory. A file on a mount is found by its
+//! device and inode numbers. The records are read directly from the volume's database.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -37,7 +37,8 @@ Examples:
   limen info --inode 4711 sqlite:///var/lib/limen/home.db
       the inode with a number that a log or limen fsck names")]
 pub(crate) struct InfoArgs {
-    /// Files or directories on a mounted volume, or META-URL:/PATH; with --inode, a path on the volume or META-URL
+    /// Files or directories on a mounted volume, or META-URL:/PATH; with --inode, a path on the volume or
+    /// META-URL
     #[arg(required = true, value_name = "PATH|META-URL", value_hint = ValueHint::AnyPath)]
     paths: Vec<OsString>,
     /// Show the inode with this number instead of that of the path; can be repeated

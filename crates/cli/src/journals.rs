@@ -1,4 +1,5 @@
-//! The journals of this user's mounts on this machine: they have the changes that a killed mount had answered.
+//! The journals of this user's mounts on this machine: they have the changes that a killed mount had answered
+//! and not committed.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ pub(crate) fn directory() -> Option<Arc<dyn Journals>> {
     Some(Arc::new(Directory::new(paths::lasting_directory(JOURNALS)?)))
 }
 
-/// Commits the changes that killed mounts of this user on this machine had answered, and removes their sessions.
+/// Commits the changes that killed mounts of this user on this machine had only answered, and removes their
+/// sessions.
 ///
 /// # Errors
 /// A journal cannot be read; errors of the database.

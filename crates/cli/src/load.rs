@@ -64,8 +64,8 @@ pub(crate) fn run(args: &LoadArgs) -> Result<(), CliError> {
     ))
 }
 
-/// Checks a dump, and stores it at `url`, where there must be no volume. Goes on where a former load of it ended. `accept`
-/// is called after the check, before anything is stored.
+/// Checks a dump, and stores it at `url`, where there must be no volume. Goes on where an earlier load of the
+/// same dump ended. `accept` is called after the check, before anything is stored.
 ///
 /// # Errors
 /// Those of the dump, of the database and of `accept`.

@@ -34,8 +34,8 @@ const ROTATE_BYTES: u64 = 16 << 20;
 /// A part of the subscriber: the log, or the export of spans.
 pub(crate) type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Starts logging, to `file` or to standard error. `default` is the filter if `LIMEN_LOG` is not set. `spans` is the
-/// layer that exports spans, if there is one.
+/// Starts logging, to `file` or to standard error. `default` is the filter if `LIMEN_LOG` is not set. `spans`
+/// is the layer that exports spans, if there is one.
 ///
 /// # Errors
 /// The filter in `LIMEN_LOG` is malformed.
@@ -45,8 +45,8 @@ pub(crate) fn init(default: &str, file: Option<File>, spans: Option<BoxedLayer>)
     Ok(())
 }
 
-/// The layers are a list, not nested, because of what they cost: a nested layer without a filter would let the
-/// macros of `tracing` build every span and event, of all levels, before the log's filter drops it.
+/// The layers are a list instead of nested, because that is cheaper: a nested layer without a filter would
+/// let the macros of `tracing` build every span and event, of all levels, before the log's filter drops it.
 fn subscriber(
     filter: &str,
     file: Option<File>,
@@ -89,7 +89,7 @@ struct Repeat {
 }
 
 impl Repeats {
-    /// Whether a line of this place is shown now, and counts it if not.
+    /// Whether a line of this place is shown now. Counts a line that is not shown.
     fn admit(&self, place: &Identifier, now: Instant) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match all.get_mut(place) {
@@ -120,7 +120,7 @@ impl Repeats {
     }
 }
 
-/// Whether an event says that something is retried: then the same event follows until it works.
+/// Whether an event says that something is retried. The same event then follows until a retry succeeds.
 #[derive(Debug, Default)]
 struct IsRetried(bool);
 
@@ -147,8 +147,8 @@ impl Repeats {
 
 /// The usual form of a line, and after it the number of lines that were left out before.
 ///
-/// Lines are left out here, by writing nothing. A filter could not do that: if the only filter of a subscriber rejects an
-/// event late, in `event_enabled`, the next event of another place is dropped too.
+/// Lines are left out here, by writing nothing. A filter could not do that: if the only filter of a
+/// subscriber rejects an event late, in `event_enabled`, the next event of another place is dropped too.
 #[derive(Debug)]
 struct Counted {
     form: Format<Full, Utc>,
@@ -180,7 +180,8 @@ where
 }
 
 /// The default log file of a background mount: in `/var/log` for root, otherwise in the user's state
-/// directory. It has a number if another mount, of this volume or of one with the same name, writes to that file.
+/// directory. It has a number if another mount, of this volume or of one with the same name, writes to that
+/// file.
 ///
 /// # Errors
 /// The user has no state directory.
@@ -207,8 +208,8 @@ fn unnumbered_path(volume: &str) -> Result<PathBuf, CliError> {
     Ok(state.join(format!("{volume}.log")))
 }
 
-/// Opens the log file of a background mount again, after log rotation has renamed it. The file is the standard error of
-/// the process.
+/// Opens the log file of a background mount again, after log rotation has renamed it. The file is the
+/// standard error of the process.
 ///
 /// # Errors
 /// Those of [`open`].

@@ -12,7 +12,7 @@
 //! | `clone` | copies of trees by reference |
 //! | `trash`, `restore` | removed files: what is kept, and how it is put back |
 //! | `rmr`, with `skip_trash`; `warmup` | commands for a path on any file system |
-//! | `compact`, `each_file` | files that are stored again with fewer rows; questions to a mount about each file of a tree |
+//! | `compact`, `each_file` | files that are stored again with fewer rows; a request to a mount for each file of a tree |
 //! | `console` | a local web page with the answers of these commands; its pages are in the crate `console` |
 //! | `stats`, `profile` | what a mount does, live; its requests by user, process and file |
 //! | `debug` | an archive with what is needed to diagnose a problem |

@@ -110,7 +110,8 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     let url = MetaUrl::parse(&args.url)?;
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
     let previous = args.take_over.then(|| take_over::find(&url, &mountpoint)).transpose()?;
-    // If the port is in use, fail before anything else happens. The port of a mount that is taken over is taken over too.
+    // If the port is in use, fail before anything else happens. The port of a mount that is taken over is
+    // taken over too.
     let mut metrics = if previous.is_some() { None } else { options.metrics.listen()? };
     if fuse::clean_stale(&mountpoint)? {
         registry::forget_dead(&mountpoint);
@@ -123,7 +124,8 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     if let Database::Memory(_) = database {
         report.note("this is a new, empty volume in memory: all its files are lost when it is unmounted");
     }
-    // The lock is held until this process ends. The exclusive lock of a mount that is taken over is taken over too.
+    // The lock is held until this process ends. The exclusive lock of a mount that is taken over is taken
+    // over too.
     let takes_lock = previous.is_none() || options.shared;
     let mut held = if takes_lock { lock(&url, &database, options.shared)? } else { None };
     let (engine, meta) = open_meta(&url, &database, options.shared)?;
@@ -306,8 +308,8 @@ fn find(vfs: &Vfs, dir: &Path) -> Result<Ino, CliError> {
     )
 }
 
-/// Starts the automatic backups of the metadata, unless this mount is read-only, or the store is in the memory of this
-/// process.
+/// Starts the automatic backups of the metadata, unless this mount is read-only, or the store is in the
+/// memory of this process.
 fn start_backups(vfs: &Arc<Vfs>, store: &Arc<BlockStore>, read_only: bool) -> io::Result<Option<Backups>> {
     if read_only || vfs.meta().volume().storage == MEMORY {
         return Ok(None);

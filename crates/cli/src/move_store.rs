@@ -5,8 +5,9 @@
 //! | the same store: an object that is written there is found at the old address | may be mounted; each mount uses the old address until it ends or is taken over |
 //! | a copy | must not be mounted, because mounts would store new objects at the old address only; every object of the old store must be in the copy |
 //!
-//! On a database server, a mount may be suspended, or may just be starting, while the volume moves to a copy. It cannot
-//! begin a session afterwards, because the number of moves differs ([`Volume::moves`]), so programs change nothing through it.
+//! On a database server, a mount may be suspended, or may just be starting, while the volume moves to a copy.
+//! It cannot begin a session afterwards, because the number of moves differs ([`Volume::moves`]), so programs
+//! change nothing through it.
 
 use std::collections::HashSet;
 use std::path::absolute;
@@ -31,13 +32,14 @@ const COPY_FIRST: &str = "copy all objects there first, for example with rclone 
 /// The prefixes of all objects of a volume except its marker.
 const PREFIXES: [&str; 2] = ["chunks/", "backups/"];
 
-/// Changes the address of the objects. Returns the volume's new settings. With `is_old_lost`, an old store that does not
-/// work is no error, and the copy is then not compared with it. With `force`, sessions that are not renewed are removed.
+/// Changes the address of the objects. Returns the volume's new settings. With `is_old_lost`, an old store
+/// that does not work is no error, and the copy is then not compared with it. With `force`, sessions that are
+/// not renewed are removed.
 ///
 /// # Errors
-/// The store at the new address is not this volume's, or does not work. If it is not the store at the old address: the
-/// volume is mounted; a process of this machine uploads to it; the copy lacks objects; without `is_old_lost`, the old store
-/// does not work. Errors of the database.
+/// The store at the new address is not this volume's, or does not work. If it is not the store at the old
+/// address: the volume is mounted; a process of this machine uploads to it; the copy lacks objects; without
+/// `is_old_lost`, the old store does not work. Errors of the database.
 pub(crate) fn move_store(
     url: &MetaUrl,
     database: &Database,
@@ -120,7 +122,8 @@ fn set(
     engine.sync().at(url)
 }
 
-/// Opens the store at the old address. An empty directory, such as one whose file system is not mounted, is not that store.
+/// Opens the store at the old address. An empty directory, such as one whose file system is not mounted, is
+/// not that store.
 fn open_marked(volume: &Volume) -> Result<BareStore, CliError> {
     let store = open_without_key(volume)?;
     if store.direct().marker().map_err(|error| store_error(volume, &error))?.is_none() {

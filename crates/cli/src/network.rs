@@ -56,7 +56,7 @@ pub(crate) struct Network {
     pub(crate) sent: Counted,
     /// The server's name and version.
     pub(crate) server: String,
-    /// Settings of the server because of which it can lose acknowledged commits.
+    /// Warnings about settings with which the server can lose acknowledged commits.
     pub(crate) warnings: Vec<String>,
 }
 

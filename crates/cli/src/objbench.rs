@@ -27,8 +27,8 @@ Examples:
   limen objbench --storage s3 s3://mybucket/test --threads 16
   limen objbench --json sqlite:///var/lib/limen/home.db | jq '.phases[] | {name, bytes_per_s}'")]
 pub(crate) struct ObjbenchArgs {
-    /// The bucket, in the form that limen format --bucket takes; without --storage a META-URL, or a path on a mount: the
-    /// store of this volume
+    /// The bucket, in the form that limen format --bucket takes; without --storage a META-URL, or a path on a
+    /// mount: the store of this volume
     #[arg(value_name = "BUCKET|META-URL|PATH", value_hint = ValueHint::AnyPath)]
     bucket: String,
     /// The kind of object store

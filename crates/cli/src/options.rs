@@ -75,7 +75,8 @@ Examples:
   limen mount mem:// /mnt
       a new, empty volume in memory, lost when it is unmounted")]
 pub(crate) struct MountArgs {
-    /// Where the volume's metadata is, e.g. sqlite:///var/lib/limen/home.db; limen --help lists the kinds of URLs
+    /// Where the volume's metadata is, e.g. sqlite:///var/lib/limen/home.db; limen --help lists the kinds of
+    /// URLs
     #[arg(value_name = "META-URL")]
     pub(crate) url: String,
     /// The directory to mount at
@@ -97,21 +98,22 @@ pub(crate) struct MountArgs {
     /// state directory of a user other than root]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) log: Option<PathBuf>,
-    /// Where to serve metrics for Prometheus over HTTP: IP:PORT, a port of the loopback interface, or off [default: the
-    /// first free port of the loopback interface from 9860 on; limen status shows it]
+    /// Where to serve metrics for Prometheus over HTTP: IP:PORT, a port of the loopback interface, or off
+    /// [default: the first free port of the loopback interface from 9860 on; limen status shows it]
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<MetricsAddress>,
-    /// Log each request that takes at least this many milliseconds, with the time that it waited for the database and
-    /// for the object store; 0 to log none [default: 1000]
+    /// Log each request that takes at least this many milliseconds, with the time that it waited for the
+    /// database and for the object store; 0 to log none [default: 1000]
     #[arg(long, value_name = "MS")]
     pub(crate) slow_ops: Option<u64>,
-    /// Take a live mount of this volume over from the process that serves it, for example after an upgrade of limen:
-    /// programs that use the mount go on, after a pause. The options must be the same as before, except those of
-    /// caches, limits, threads, logs and metrics
+    /// Take a live mount of this volume over from the process that serves it, for example after an upgrade of
+    /// limen: programs that use the mount go on, after a pause. The options must be the same as before,
+    /// except those of caches, limits, threads, logs and metrics
     #[arg(long)]
     pub(crate) take_over: bool,
-    /// After mounting with -d, which this option implies, write the line of this mount into /etc/fstab, or replace
-    /// the line that it has there; as root, also create /sbin/mount.limen and /sbin/umount.fuse.limen, by which mount(8) and umount(8) find limen
+    /// After mounting with -d, which this option implies, write the line of this mount into /etc/fstab, or
+    /// replace the line that it has there; as root, also create /sbin/mount.limen and
+    /// /sbin/umount.fuse.limen, by which mount(8) and umount(8) find limen
     #[arg(long)]
     pub(crate) update_fstab: bool,
     /// The file that --update-fstab changes [default: /etc/fstab]
@@ -423,7 +425,8 @@ impl Options {
     }
 }
 
-/// A path in a list of options. It must be absolute, because the process that uses it runs in another directory.
+/// A path in a list of options. It must be absolute, because the process that uses it runs in another
+/// directory.
 fn absolute(value: &str) -> Result<PathBuf, String> {
     let path = Path::new(value);
     let wrong = || format!("'{value}' is not an absolute path: write one that begins with /");

@@ -45,8 +45,8 @@ pub(crate) struct QuotaArgs {
 
 #[derive(Debug, Subcommand)]
 enum QuotaCommand {
-    /// Limit the size of a directory, or of the files of a user or group; existing files are counted, and if the command
-    /// is interrupted, the same command continues it
+    /// Limit the size of a directory, or of the files of a user or group; existing files are counted, and if
+    /// the command is interrupted, the same command continues it
     Set(SetArgs),
     /// Show the quota of a directory, user or group, and how much of it is used
     Get(GetArgs),

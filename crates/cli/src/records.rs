@@ -39,18 +39,18 @@ pub(crate) fn next(engine: &dyn Engine, counter: Counter) -> Result<u64, EngineE
 /// Records read at a time.
 pub(crate) const PAGE: usize = 256;
 
-/// All records of a range that `kind` selects.
+/// What `select` takes from the records of a range.
 ///
 /// # Errors
 /// Errors of the database.
 pub(crate) fn all<T>(
     engine: &dyn Engine,
     scan: Scan,
-    kind: impl Fn(Record) -> Option<T>,
+    select: impl Fn(Record) -> Option<T>,
 ) -> Result<Vec<T>, EngineError> {
     let mut all = Vec::new();
     for page in scan.pages(|scan| engine.scan(scan)) {
-        all.extend(page?.into_iter().filter_map(&kind));
+        all.extend(page?.into_iter().filter_map(&select));
     }
     Ok(all)
 }

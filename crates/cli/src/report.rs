@@ -21,7 +21,8 @@ impl Report {
         Report { background: false }
     }
 
-    /// Also leaves the terminal's session, so that the terminal's signals do not reach this process.
+    /// Reports also go to the process that waits. This process leaves the terminal's session, so that the
+    /// terminal's signals do not reach it.
     pub(crate) fn background() -> Self {
         // Without this, ps(1) would show the name "exe", because the process was started through
         // /proc/self/exe.

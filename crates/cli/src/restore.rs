@@ -125,8 +125,8 @@ impl Done {
     }
 }
 
-/// The entries of the trash, by the directory from which each was removed. For each name, only the entry that was
-/// removed last.
+/// The entries of the trash, by the directory from which each was removed. For each name, only the entry that
+/// was removed last.
 struct Removed(HashMap<Ino, HashMap<Vec<u8>, Item>>);
 
 impl Removed {
@@ -249,8 +249,8 @@ impl Restore<'_> {
             if self.interrupt.is_set() {
                 return;
             }
-            // Search the existing subdirectories too. An error here is ignored: the user asked for removed files, and a
-            // directory that cannot be read was not removed.
+            // Search the existing subdirectories too. An error here is ignored: the user asked for removed
+            // files, and a directory that cannot be read was not removed.
             for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
                 if entry.file_type().is_ok_and(|kind| kind.is_dir())
                     && let Ok(there) = entry.metadata()
@@ -267,7 +267,8 @@ impl Restore<'_> {
         }
     }
 
-    /// Puts one entry back into a directory, which must be the inode `ino`, if that is given. Returns whether it is there.
+    /// Puts one entry back into a directory, which must be the inode `ino`, if that is given. Returns whether
+    /// it is there.
     fn one(&self, item: &Item, dir: &Path, ino: Option<Ino>, done: &mut Done) -> bool {
         let name = OsStr::from_bytes(item.name.name.as_bytes());
         let target = dir.join(name);
@@ -287,8 +288,8 @@ impl Restore<'_> {
     }
 }
 
-/// Moves an entry into a directory. The owner of a directory above may have put a symbolic link on the path since the path
-/// was found. So the directory is opened, and its inode is compared.
+/// Moves an entry into a directory. The owner of a directory above may have put a symbolic link on the path
+/// since the path was found. So the directory is opened, and its inode is compared.
 fn put_back(item: &Item, dir: &Path, ino: Option<Ino>, name: &OsStr) -> std::io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::open(dir, flags, Mode::empty())?;

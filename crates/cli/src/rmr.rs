@@ -32,7 +32,8 @@ pub(crate) struct RmrArgs {
     /// Files or directories, on any file system
     #[arg(required = true, value_hint = ValueHint::AnyPath)]
     paths: Vec<PathBuf>,
-    /// Delete at once what would go to the trash; all paths must be on mounts of limenfs that show the root of the volume
+    /// Delete at once what would go to the trash; all paths must be on mounts of limenfs that show the root
+    /// of the volume
     #[arg(long)]
     skip_trash: bool,
     /// Number of threads

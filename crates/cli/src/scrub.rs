@@ -35,7 +35,7 @@ pub(crate) fn read_all(
     let mut scrub = Scrub { buf, bytes: 0, found: Vec::new(), pending: None, report };
     let done = check::for_each_chunk::<CliError>(engine, scope, |inode, chunk, rows| {
         let mut pieces = resolve(rows, 0, CHUNK_BYTES as u32);
-        // Rows of distant places may share a block. In the order of blocks, each block is read once.
+        // Rows at distant offsets may share a block. In the order of blocks, each block is read only once.
         pieces.sort_by_key(Piece::place);
         let reader = store.piece_reader(&pieces);
         let read = pieces.iter().try_for_each(|piece| {

@@ -114,7 +114,8 @@ pub(crate) fn run(args: &SidArgs) -> Result<(), CliError> {
     }
 }
 
-/// Notes a user of this machine whose number is in the range, because entries for a SID would apply to it.
+/// Warns if a user of this machine has a number in the range, because entries for a SID would apply to that
+/// user.
 fn warn(range: IdRange) -> Result<(), CliError> {
     let users = Users::default().all()?;
     if let Some(user) = users.iter().find(|user| (range.first()..=range.last()).contains(&user.cred.uid)) {

@@ -1,7 +1,8 @@
-//! Windows identities on the command line: their names, and the rules of a volume that map them to uids and gids.
+//! Windows identities on the command line: their names, and the rules of a volume that map them to uids and
+//! gids.
 //!
-//! Names come from a file of the user's, or from wbinfo(1) of Samba. Only commands ask for names. A mount never
-//! does, so no access waits for an identity service.
+//! Names come from a file that the command line names, or from wbinfo(1) of Samba. Only commands ask for
+//! names. A mount never does, so no access waits for an identity service.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -181,7 +182,8 @@ impl Sids {
     }
 }
 
-/// The name in the answer of `wbinfo --sid-to-name`: a name, which may contain blanks, and the number of its type.
+/// The name in the answer of `wbinfo --sid-to-name`: a name, which may contain blanks, and the number of its
+/// type.
 fn name_in(answer: &str) -> Option<String> {
     let (name, kind) = answer.trim().rsplit_once(' ')?;
     let is_kind = !kind.is_empty() && kind.bytes().all(|byte| byte.is_ascii_digit());

@@ -145,8 +145,8 @@ impl SkipTrash {
     }
 }
 
-/// The directory of an owner in the trash. Its name is the uid in the volume, which a mount with `--uid-map` shows as
-/// another one.
+/// The directory of an owner in the trash. The name of the directory is the uid in the volume. A mount with
+/// `--uid-map` may show its owner under another uid.
 ///
 /// # Errors
 /// ENOENT if there is none; EACCES if it is not known, because only root can list these directories.

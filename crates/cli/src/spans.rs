@@ -1,8 +1,8 @@
 //! Spans of requests, sent to an OpenTelemetry collector. Built in with the feature `otel`.
 //!
-//! The variables of the OpenTelemetry specification turn this on and configure it, so that one setting serves all
-//! programs of a machine: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER` and the others. Requests do not wait
-//! for the collector: spans that it does not take in time are dropped.
+//! The variables of the OpenTelemetry specification turn this on and configure it, so that one setting serves
+//! all programs of a machine: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER` and the others. Requests
+//! do not wait for the collector: spans that it does not take in time are dropped.
 
 use std::env;
 
@@ -16,7 +16,7 @@ use tracing_subscriber::filter::filter_fn;
 
 use crate::log::BoxedLayer;
 
-/// Each names the collector. Without them nothing is sent.
+/// Either variable names the collector. If none is set, nothing is sent.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 
 /// The export of spans. Dropping it sends what is left, for at most five seconds.
@@ -31,7 +31,7 @@ impl Spans {
         let Some(endpoint) = ENDPOINTS.into_iter().find(|name| env::var_os(name).is_some()) else {
             return Ok(Spans(None));
         };
-        // The exporter requires a default. It is already set if this fails.
+        // The exporter requires a default TLS provider. This call fails only if there is one already.
         drop(rustls::crypto::ring::default_provider().install_default());
         let exporter = SpanExporter::builder()
             .with_http()

@@ -34,7 +34,7 @@ pub(crate) fn note(volume: &Volume, place: &Path) -> Result<(), CliError> {
 }
 
 /// The directories on this machine where blocks of the volume may be staged, as far as this user has access.
-/// They are read, and removed with the volume, so only records that this user or root has written count.
+/// `limen destroy` removes these directories, so only records that this user or root has written count.
 pub(crate) fn places(volume: &Volume) -> Vec<PathBuf> {
     let of_root = Path::new(paths::LASTING_OF_ROOT).join(NOTES);
     let directories = paths::lasting_directory(NOTES).into_iter().chain([of_root]);
@@ -46,8 +46,8 @@ pub(crate) fn places(volume: &Volume) -> Vec<PathBuf> {
     places
 }
 
-/// Locks the staging directories of this machine, so that no other process uploads staged blocks. A process needs no session
-/// to upload them. `outcome` says in messages that nothing has happened.
+/// Locks the staging directories of this machine, so that no other process uploads staged blocks. A process
+/// needs no session to upload them. `outcome` says in messages that nothing has happened.
 ///
 /// # Errors
 /// A process uploads blocks; a directory cannot be locked.

@@ -161,7 +161,7 @@ impl Row {
         }
     }
 
-    /// The kernel's requests by operation, the most frequent ones first; without those of which there were none.
+    /// The kernel's requests by operation, the most frequent first. Operations without requests are omitted.
     pub(crate) fn operations(before: &Moment, after: &Moment) -> Vec<OperationRow> {
         let seconds = after.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
         let (counts, sums) = (format!("{FUSE}_count"), format!("{FUSE}_sum"));

@@ -112,7 +112,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
     for (session, mount) in sessions.iter().zip(&mounts) {
         let Session { id, host, pid, mountpoint, since, version, .. } = session;
         let state = state(session);
-        let hears = match mount.as_ref().and_then(|mount| mount.coherence) {
+        let coherence = match mount.as_ref().and_then(|mount| mount.coherence) {
             Some(Coherence::Notified) => ", notified of other mounts' changes",
             Some(Coherence::Polling) => ", not notified of other mounts' changes: polls the database",
             Some(Coherence::Exclusive) | None => "",
@@ -120,7 +120,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
         table.row(
             "session",
             format!(
-                "{id}: {mountpoint} on {host}, process {pid} of limen {version}, since {since}{state}{hears}"
+                "{id}: {mountpoint} on {host}, process {pid} of limen {version}, since {since}{state}{coherence}"
             ),
         );
         if let Some(loss) = mount.as_ref().and_then(|mount| mount.session_loss) {
@@ -179,8 +179,8 @@ pub(crate) struct Quotas {
     pub(crate) all: u64,
     pub(crate) above_soft_limit: u64,
     pub(crate) full: u64,
-    /// The inodes and bytes in the trash, without its root. The quota of the trash counts them; `all` does not include
-    /// it.
+    /// The inodes and bytes in the trash, without its root. The quota of the trash counts them; `all` does
+    /// not include it.
     pub(crate) trash: (u64, u64),
 }
 

@@ -141,8 +141,8 @@ pub(crate) fn run(args: &SummaryArgs) -> Result<(), CliError> {
     }
 }
 
-/// The sum of a directory and everything below it. With `walk`, the whole tree is counted; otherwise the result is
-/// `None` unless a counter knows the sum.
+/// The sum of a directory and everything below it. With `walk`, the whole tree is counted; otherwise the
+/// result is `None` unless a counter knows the sum.
 ///
 /// # Errors
 /// Those of the database; a signal.
@@ -622,8 +622,9 @@ mod tests {
     }
 
     impl Tree {
-        /// A directory `full` (10) with 1,500 files; `deep` (3) with a chain of two directories, the last of which
-        /// (5) has a file (6) that is also named in `full`; and a file `large` (7) with a symbolic link.
+        /// A directory `full` (10) with 1,500 files; `deep` (3) with a chain of two directories, the last of
+        /// which (5) has a file (6) that is also named in `full`; and a file `large` (7) with a symbolic
+        /// link.
         fn new() -> Self {
             let engine = Arc::new(Counting::new(MemEngine::default()));
             Volume::in_memory("test").format(&*engine).unwrap();

@@ -1,6 +1,8 @@
-//! The side of the new process in `limen mount --take-over`: it takes a live mount over from the process that serves it.
+//! The side of the new process in `limen mount --take-over`: it takes a live mount over from the process that
+//! serves it.
 //!
-//! Up to [`Taken`] nothing is changed, in the volume or on this machine, so the old process can continue at any time.
+//! Up to [`Taken`] nothing is changed, in the volume or on this machine, so the old process can continue at
+//! any time.
 
 use std::env;
 use std::fs::{self, File};
@@ -176,8 +178,8 @@ pub(crate) fn tell_served(stream: &UnixStream) {
     }
 }
 
-/// Tells systemd that this process serves the unit's mount from now on (`MAINPID`, sd_notify(3)). Does nothing outside of a
-/// unit with `NotifyAccess`.
+/// Tells systemd that this process serves the unit's mount from now on (`MAINPID`, sd_notify(3)). Does
+/// nothing outside of a unit with `NotifyAccess`.
 pub(crate) fn tell_manager() {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else { return };
     let tell = || {

@@ -1,7 +1,9 @@
-//! `limen trash`: lists a volume's trash, and deletes files from it before they expire. `limen restore` uses this list.
+//! `limen trash`: lists a volume's trash, and deletes files from it before they expire. `limen restore` uses
+//! this list.
 //!
-//! On a mount, the commands use the directory `/.trash` like any program, so the permissions of its directories decide
-//! what a user sees and deletes. In a volume that is named by its URL they use the database.
+//! On a mount, the commands use the directory `/.trash` like any program, so the permissions of its
+//! directories decide what a user sees and deletes. In a volume that is named by its URL they use the
+//! database.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -192,7 +194,8 @@ pub(crate) fn hours_in(trash: &Path) -> Result<Vec<HourDir>, CliError> {
     Ok(hours)
 }
 
-/// The files and directories removed in an hour. Skips an entry if the inode number in its name is not its own.
+/// The files and directories removed in an hour. Skips an entry if the inode number in its name is not its
+/// own.
 pub(crate) fn items_in(dir: &HourDir) -> Result<Vec<Item>, CliError> {
     // A symbolic link would lead out of the trash.
     if !fs::symlink_metadata(&dir.path).is_ok_and(|of| of.is_dir()) {

@@ -1,8 +1,9 @@
 //! The helper that umount(8) executes for mounts of the type `fuse.limen`: this program under the name
 //! `umount.fuse.limen`. It unmounts like `limen umount`, so umount(8) returns when all data is stored.
 //!
-//! libmount takes the type from mountinfo(5) for `umount -a`, and with the options `-c` (as systemd calls it), `-f` and
-//! `-l`. For `umount DIR` it asks statfs(2), which knows only `fuse`: then it unmounts by itself, and does not wait.
+//! libmount takes the type from mountinfo(5) for `umount -a`, and with the options `-c` (as systemd calls
+//! it), `-f` and `-l`. For `umount DIR` it takes the type from statfs(2), which reports only `fuse`.
+//! umount(8) then unmounts by itself, and does not wait.
 
 use std::ffi::OsString;
 

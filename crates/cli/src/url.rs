@@ -1,6 +1,6 @@
 //! Metadata URLs: parses them and opens the engine. Only this module, `schemes` and `network` choose an
-//! engine. Other modules of this crate use the lock and the schema version of `engine_sqlite`, and no other
-//! engine.
+//! engine. Other modules of this crate use no engine, except the lock and the schema version of
+//! `engine_sqlite`.
 
 use std::fmt;
 use std::fs::File;

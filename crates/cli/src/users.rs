@@ -2,8 +2,8 @@
 //!
 //! Lookups use getent(1) and id(1), which query every source that nsswitch.conf names, directory services
 //! included. The functions of the C library do the same, but cannot be called without `unsafe`. Names of ids
-//! that are in the local files are read from there, without starting a program. Only commands use this; a mount
-//! looks names up in `vfs/src/name_service.rs`.
+//! that are in the local files are read from there, without starting a program. Only commands use this; a
+//! mount looks names up in `vfs/src/name_service.rs`.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -24,8 +24,8 @@ const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
 /// The exit code of getent(1) for a key that does not exist.
 const NOT_FOUND: i32 = 2;
-/// The time after which timeout(1) ends a lookup, in seconds, and its exit code then. A directory service that is away
-/// would otherwise hang the command.
+/// The time after which timeout(1) ends a lookup, in seconds, and its exit code then. A directory service
+/// that is away would otherwise hang the command.
 const TIMEOUT_SECS: &str = "10";
 const TIMED_OUT: i32 = 124;
 /// How long getent(1) is not called after it has timed out.
@@ -189,8 +189,8 @@ impl Users {
         })
     }
 
-    /// The gids of a user that only the Windows domain knows. Groups that no rule maps are left out, because no
-    /// entry applies to them.
+    /// The gids of a user that only the Windows domain knows. Groups that no rule maps are left out, because
+    /// no entry applies to them.
     fn groups_of_sid(&self, sid: &Sid) -> Result<Vec<u32>, CliError> {
         let mut gids = Vec::new();
         for group in self.sids.groups_of(sid) {

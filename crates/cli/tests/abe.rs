@@ -25,7 +25,7 @@ fn names(path: &Path) -> Vec<String> {
     names
 }
 
-/// The names that `ls -l` shows. For it, the kernel requests attributes with READDIRPLUS.
+/// The names that `ls -l` shows. The kernel then requests attributes too, with READDIRPLUS.
 fn long_names(path: &Path) -> Vec<String> {
     let out = Command::new("ls").arg("-l").arg(path).output().unwrap();
     assert!(out.status.success(), "{out:?}");
@@ -56,8 +56,8 @@ fn fill(volume: &Mounted) {
 
 fn lists(volume: &Mounted) {
     let root = volume.at(".");
-    // The users list in turns, so that a listing that the kernel cached for one user would be shown to
-    // another user.
+    // The users list in turns: if the kernel cached a listing, it would show the listing of one user to
+    // another.
     for _ in 0..3 {
         assert_eq!(names(&root).len(), 8);
         assert_eq!(as_user(USER, USER, || names(&root)), ["all", "link", "mine", "open-dir"]);

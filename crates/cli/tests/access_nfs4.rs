@@ -1,6 +1,6 @@
 //! `limen access` and `limen ls` on volumes with NFSv4 ACLs, against the results of real calls on a mount.
 //!
-//! Random trees with random owners, groups, modes and ACLs; random users open, execute, stat, create and
+//! The trees have random owners, groups, modes and ACLs, and random users open, execute, stat, create and
 //! remove. The seed is printed, and `ACCESS_SEED=...` replays it; `ACCESS_ROUNDS` sets the number of rounds.
 
 mod common;
@@ -83,7 +83,7 @@ impl Thing {
     }
 }
 
-/// Adds an entry before the others that grants search to everyone, so that more of a tree is reachable.
+/// Adds a first entry that grants search to everyone, so that more of a tree is reachable.
 fn passable(acl: &Nfs4Acl) -> Nfs4Acl {
     let text = format!("A::EVERYONE@:x,{}", acl.to_storage());
     Nfs4Acl::from_storage(&text).unwrap()

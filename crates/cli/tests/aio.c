@@ -1,7 +1,8 @@
-/* Writes a file by asynchronous O_DIRECT writes while others read it through the page cache, for tests/data.rs.
+/* Writes a file by asynchronous O_DIRECT writes while other threads read it through the page cache, for
+ * tests/data.rs.
  *
- *   aio PATH EPISODES   prints how many pages showed outdated bytes after the writes of an episode had completed: to read(2)
- *                       at once, and to a mapping within two seconds
+ *   aio PATH EPISODES   prints how many pages showed outdated bytes after the writes of an episode had
+ *                       completed: to read(2) at once, and to a mapping within two seconds
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-//! Backups of a volume's metadata in its object store, made by mounts and by `limen backup`, and volumes that are restored
-//! from the store alone.
+//! Backups of a volume's metadata in its object store, made by mounts and by `limen backup`, and volumes that
+//! are restored from the store alone.
 //!
 //! Most tests mount, which requires root.
 

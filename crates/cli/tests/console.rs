@@ -343,7 +343,8 @@ fn a_hostile_client_gets_an_error_and_delays_nobody() {
             stream
         })
         .collect();
-    // All are still open while the pages are answered: the server gives up on a client only after five seconds.
+    // All are still open while the pages are answered: the server gives up on a client only after five
+    // seconds.
     for page in ["/", "/sessions", "/quotas", "/garbage"] {
         served.page(page);
     }

@@ -132,7 +132,8 @@ fn large_file_written_in_random_pieces_equals_its_shadow_copy() {
             let piece = &source[from as usize..from as usize + len];
             file.write_all_at(piece, to).unwrap();
             let to = to as usize;
-            // The sequential writer overwrites everything from `at` on later, so `shadow` changes only before `at`.
+            // The sequential writer overwrites everything from `at` on later, so `shadow` changes only before
+            // `at`.
             shadow[to..(to + len).min(at.max(to))].copy_from_slice(&piece[..(to + len).min(at.max(to)) - to]);
         }
         if random.below(9) == 0 {

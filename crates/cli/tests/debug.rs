@@ -122,8 +122,8 @@ fn no_secret_is_in_the_archive() {
             assert!(!text.contains(secret), "{secret} is in {name}: {text}");
         }
     }
-    // Name the volume by its mount point, without the password, while its database is down: the command succeeds, but
-    // parts are missing.
+    // Name the volume by its mount point, without the password, while its database is down: the command
+    // succeeds, but parts are missing.
     drop(server);
     let archive = place.text("b.tar.gz");
     limen(&["debug", &mnt, "--no-logs", "-o", &archive]).ok();

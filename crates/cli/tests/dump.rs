@@ -41,7 +41,8 @@ const DOMAIN: &str = "S-1-5-21-1004336348-1177238915-682003330";
 /// [`make_tree`] creates more files than this.
 const FILES_OF_TREE: usize = 300;
 
-/// Moves a volume from engine to engine, and compares what programs see. The volume has at least `files` files.
+/// Moves a volume from engine to engine, and compares what programs see. The volume has at least `files`
+/// files.
 fn goes_through_all_engines(format: &[&str], kinds: &[Kind], files: usize) {
     if !skip::is_root() {
         return;
@@ -126,7 +127,7 @@ fn nfs4_volume_goes_through_tikv() {
     goes_through_all_engines(&["--acl", "nfsv4"], &[Kind::Tikv], FILES_OF_TREE);
 }
 
-/// Quotas, one inside another and of a user and a group, go through engines with all files.
+/// Quotas of nested directories, of a user and of a group go through engines with all files.
 fn quotas_go_through(kinds: &[Kind]) {
     if !skip::is_root() {
         return;
@@ -173,8 +174,9 @@ fn quotas_go_through_engines() {
 /// The chunks of a large file: almost as many as a dump reads with one request.
 const LARGE_CHUNKS: u64 = 4000;
 
-/// Runs `work` at least twice, and until a file changed during a run, while threads create, rename, link, write and
-/// remove files below `top`, with a `pause` after some changes, and one writes to a large file without a pause.
+/// Runs `work` at least twice, and until a file changed during a run, while threads create, rename, link,
+/// write and remove files below `top`, with a `pause` after some changes, and one writes to a large file
+/// without a pause.
 fn beside_writers(top: &Path, pause: Duration, work: impl Fn(u32)) {
     let (running, done) = (AtomicBool::new(true), AtomicU64::new(0));
     let write = |thread: u64| {
@@ -241,7 +243,8 @@ impl Drop for Stop<'_> {
 }
 
 fn dump_beside_writers_shows_one_moment(url: &str, place: &Place) {
-    // Redis shows only the present moment, so it needs a time without changes: see the header of `dump/src/live.rs`.
+    // Redis shows only the present moment, so it needs a time without changes: see the header of
+    // `dump/src/live.rs`.
     let pause = Duration::from_millis(if url.starts_with("redis") { 100 } else { 1 });
     let bucket = place.text("objects");
     limen(&["format", url, "vol", "--bucket", &bucket]).ok();
@@ -336,8 +339,8 @@ fn killed_load_goes_on() {
     assert!(!place.path("other.db").exists());
 }
 
-/// Kills a load of the lines `dump` at the same place on a slow and on a fast machine: the load reads from a pipe, which has
-/// three fourths of the dump.
+/// Kills a load of the lines `dump` at the same place on a slow and on a fast machine: the load reads from a
+/// pipe, which has three fourths of the dump.
 fn killed_in_the_middle(place: &Place, url: &str, dump: &[u8]) {
     let (pipe, second) = (place.path("pipe"), place.path("second pipe"));
     for path in [&pipe, &second] {

@@ -1,5 +1,5 @@
-//! `limen compact`, `limen warmup --check` and `--evict`, `limen objbench`, `--subdir`, and limits of the traffic to the
-//! store.
+//! `limen compact`, `limen warmup --check` and `--evict`, `limen objbench`, `--subdir`, and limits of the
+//! traffic to the store.
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! mount(8), umount(8) and fstab(5): what they need from limen, as an administrator uses them.
 //!
-//! mount(8) finds the helper only in /sbin. Each test has a mount namespace in which /sbin is a directory of its own, so
-//! that nothing changes on the machine.
+//! mount(8) finds the helper only in /sbin. Each test has a mount namespace in which /sbin is a directory of
+//! its own, so that nothing changes on the machine.
 
 mod common;
 

@@ -1,8 +1,8 @@
 """File handles: name_to_handle_at(2) and open_by_handle_at(2).
 
 handles.py name PATH...         prints the handle of each path
-handles.py open MOUNT HANDLE... opens each handle and prints an errno, the content of a file, or the path and the
-                                names of a directory
+handles.py open MOUNT HANDLE... opens each handle and prints an errno, the content of a file, or the path
+                                and the names of a directory
 """
 
 import ctypes

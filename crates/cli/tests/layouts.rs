@@ -1,11 +1,12 @@
-//! Volumes of every version of the embedded engine's tables: limen converts them when it opens them, also after a kill
-//! in the middle, and refuses a newer one. Volumes of earlier layouts on servers: those that are converted, and those that
-//! are refused.
+//! Volumes of every version of the embedded engine's tables: limen converts them when it opens them, also
+//! after a kill in the middle, and refuses a newer one. Volumes of earlier layouts on servers: those that are
+//! converted, and those that are refused.
 //!
-//! `layouts/sqlite-N.sql` has a volume of version N. That of version 2 was made by a limen of that time; the others have
-//! the tables and settings of the last commit with their version, and rows of version 5. `layouts/postgres-3.sql` and
-//! `layouts/mariadb-3.sql` have the tables of the last commit with version 3, and the same rows. `layouts/objects` has
-//! their objects. Never change a file: a volume may have these tables. A new version needs a new file.
+//! `layouts/sqlite-N.sql` has a volume of version N. That of version 2 was made by a limen of that time; the
+//! others have the tables and settings of the last commit with their version, and rows of version 5.
+//! `layouts/postgres-3.sql` and `layouts/mariadb-3.sql` have the tables of the last commit with version 3,
+//! and the same rows. `layouts/objects` has their objects. Never change a file: a volume may have these
+//! tables. A new version needs a new file.
 
 mod common;
 
@@ -21,8 +22,8 @@ use servers::{Kind, Server};
 
 const LAYOUTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/layouts");
 
-/// The size of a page of the database. The index of SQLite's log has 32 KiB. With pages of this size, the log itself is
-/// the first file that reaches the limit of [`killed_at`].
+/// The size of a page of the database. The index of SQLite's log has 32 KiB. With pages of this size, the log
+/// itself is the first file that reaches the limit of [`killed_at`].
 const PAGE_BYTES: u64 = 65536;
 
 /// A place with the volume of version `version`.
@@ -53,8 +54,8 @@ fn fixture(place: &Place, name: &str) -> String {
     text.replace("@DIR@/vol.data", &place.text("vol.data"))
 }
 
-/// The rows of a query, one a line, or nothing for several statements. Only `engine-sqlite` may link SQLite, so Python
-/// runs them.
+/// The rows of a query, one a line, or nothing for several statements. Only `engine-sqlite` may link SQLite,
+/// so Python runs them.
 #[track_caller]
 fn sql(place: &Place, sql: &str) -> String {
     const RUN: &str = "import sqlite3, sys
@@ -152,8 +153,9 @@ fn volumes_from_before_compression_are_converted() {
     }
 }
 
-/// The commits of 2026-11-20 20:06 and 20:33 UTC, and of 2026-11-23 06:23 UTC, added tables without a new version. Later
-/// versions of limen opened such a volume and raised its number, but the tables were still missing.
+/// The commits of 2026-11-20 20:06 and 20:33 UTC, and of 2026-11-23 06:23 UTC, added tables without a new
+/// version. Later versions of limen opened such a volume and raised its number, but the tables were still
+/// missing.
 #[test]
 fn volumes_with_fewer_tables_than_their_version_get_them() {
     let fresh = Place::formatted();
@@ -175,8 +177,8 @@ fn a_kill_during_the_conversion_changes_nothing_and_the_next_open_converts() {
     for version in 1..VERSION {
         println!("version {version}");
         let place = volume(version);
-        // The kill comes in the middle of the pages that the conversion writes when it commits: the last step alone
-        // changes two.
+        // The kill comes in the middle of the pages that the conversion writes when it commits: the last step
+        // alone changes two.
         let pages = if version + 1 == VERSION { 1 } else { 3 };
         killed_at(pages * PAGE_BYTES + PAGE_BYTES / 2, &place.path("vol.db"), &["status", &place.url()]);
         let log = fs::metadata(place.path("vol.db-wal")).unwrap().len();

@@ -1,5 +1,5 @@
-//! Messages and help for a user who types something slightly wrong or looks at a damaged volume, and arguments that
-//! name a volume in another way.
+//! Messages and help for a user who types something slightly wrong or looks at a damaged volume, and
+//! arguments that name a volume in another way.
 
 mod common;
 

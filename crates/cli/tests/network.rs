@@ -186,8 +186,8 @@ const IDLE_REQUESTS_PER_S: f64 = 3.0;
 
 fn each_operation_costs_at_most_one_round_trip(kind: Kind) {
     let Some(pair) = Pair::new(kind, false, &[]) else { return };
-    // If a busy machine delays the stream of changes for longer than the lease, a mount reads everything again. But an
-    // operation that needs more than one round trip needs them each time.
+    // If a busy machine delays the stream of changes for longer than the lease, a mount reads everything
+    // again. But an operation that needs more than one round trip needs them each time.
     let is_cheap = (0..3).any(|attempt| costly_operations(&pair, kind, attempt).is_empty());
     assert!(is_cheap, "{kind:?}: the output names the operations that cost more");
     let status = pair.status();
@@ -198,9 +198,9 @@ fn each_operation_costs_at_most_one_round_trip(kind: Kind) {
     pair.end_clean();
 }
 
-/// Runs each operation in new directories, and returns those that cost more than one round trip. An operation may
-/// consist of several requests of the kernel. This counts the requests that reach the server, divided by the number of
-/// requests that the server needs for one change.
+/// Runs each operation in new directories, and returns those that cost more than one round trip. An operation
+/// may consist of several requests of the kernel. This counts the requests that reach the server, divided by
+/// the number of requests that the server needs for one change.
 fn costly_operations(pair: &Pair, kind: Kind, attempt: u32) -> Vec<String> {
     let times = times();
     let costly = RefCell::new(Vec::new());
@@ -272,8 +272,8 @@ fn until(holds: impl Fn() -> bool) {
     }
 }
 
-/// The last look at the second mount that still showed the old state. Its beginning is given as the time
-/// after the change and as the polls of the mount's stream since the change.
+/// When the last look at the second mount that still showed the old state began: as the time since the
+/// change, and as the number of polls of the mount's stream since the change.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stale {
     time: Duration,
@@ -706,8 +706,8 @@ fn operations_fail_with_eio_after_the_retry_timeout(kind: Kind) {
     pair.end_clean();
 }
 
-/// Programs on both mounts increment a number under a lock, each through a file that stays open. The mount that gets the
-/// lock has not been notified of the change yet.
+/// Programs on both mounts increment a number under a lock, each through a file that stays open. The mount
+/// that gets the lock has not been notified of the change yet.
 fn data_written_under_a_lock_is_read_under_the_next_lock(kind: Kind) {
     let Some(pair) = Pair::new(kind, true, &[]) else { return };
     fs::write(pair.a("f"), "0").unwrap();
@@ -739,10 +739,10 @@ fn data_written_under_a_lock_is_read_under_the_next_lock(kind: Kind) {
     pair.end_clean();
 }
 
-/// A number at the beginning of a file is incremented under a lock, and a byte is appended, on one mount and then on the
-/// other. Another program changes the mode of the file all the time. The notification of that makes the kernel drop
-/// attributes that it has just been given (`fuse_change_attributes`), so that it does not notice by itself that its pages
-/// and its size are older than the lock.
+/// A number at the beginning of a file is incremented under a lock, and a byte is appended, on one mount and
+/// then on the other. Another program changes the mode of the file all the time. The notification of that
+/// makes the kernel drop attributes that it has just been given (`fuse_change_attributes`), so that it does
+/// not notice by itself that its pages and its size are older than the lock.
 fn no_increment_under_a_lock_is_lost_beside_other_changes_of_the_file(kind: Kind) {
     const PAUSE: Duration = Duration::from_millis(2);
     const NUMBER: [u8; 20] = [b'0'; 20];
@@ -785,8 +785,8 @@ fn no_increment_under_a_lock_is_lost_beside_other_changes_of_the_file(kind: Kind
     pair.end_clean();
 }
 
-/// A change is committed, and its object is deleted by the other mount before the answer arrives. If the call then failed
-/// with ESTALE, the kernel would repeat it (`retry_estale`), and it would be done twice.
+/// A change is committed, and its object is deleted by the other mount before the answer arrives. If the call
+/// then failed with ESTALE, the kernel would repeat it (`retry_estale`), and it would be done twice.
 #[test]
 fn change_is_not_repeated_because_its_object_was_deleted_meanwhile() {
     // On these servers one request commits a change, so that no answer is needed before it.
@@ -815,8 +815,8 @@ fn change_is_not_repeated_because_its_object_was_deleted_meanwhile() {
     }
 }
 
-/// Runs `change` on the second mount of a volume with a file `old`. When the first mount sees the change and before it is
-/// answered, `meanwhile` runs there.
+/// Runs `change` on the second mount of a volume with a file `old`. When the first mount sees the change and
+/// before it is answered, `meanwhile` runs there.
 fn overtaken(
     kind: Kind,
     change: impl Fn(&Pair) -> io::Result<()> + Sync,
@@ -825,7 +825,8 @@ fn overtaken(
 ) {
     for _ in 0..5 {
         let Some(pair) = Pair::new(kind, true, &[]) else { return };
-        // The second mount then has free inode numbers and knows all names, so that the change is its first request.
+        // The second mount then has free inode numbers and knows all names, so that the change is its first
+        // request.
         fs::write(pair.b("old"), "old").unwrap();
         chmod(&pair.b("old"), 0o644);
         ["new", "old", "link"].iter().for_each(|name| _ = pair.b(name).symlink_metadata());
@@ -859,8 +860,8 @@ fn overtaken(
     panic!("{kind:?}: the change is never the first request");
 }
 
-/// Ten programs wait for a lock while the database is away: neither those that are killed nor the unmounting wait for one
-/// retry timeout after the other.
+/// Ten programs wait for a lock while the database is away: neither those that are killed nor the unmounting
+/// wait for one retry timeout after the other.
 #[test]
 fn lock_waits_end_together_while_the_database_is_away() {
     let Some(pair) = Pair::new(Kind::Redis, true, &["-o", "retry_timeout=2"]) else { return };
@@ -1005,8 +1006,8 @@ fn directory_is_held_until_another_mount_looks(kind: Kind) {
     pair.end_clean();
 }
 
-/// The mount that holds a directory is killed: everything that it had answered is there, because another mount on this
-/// machine, or the next one, replays its journal.
+/// The mount that holds a directory is killed: everything that it had answered is there, because another
+/// mount on this machine, or the next one, replays its journal.
 fn killed_holder_loses_nothing(kind: Kind) {
     let Some(pair) = Pair::unmounted(kind, true) else { return };
     let (log, mnt, url) = (pair.place.text("log"), pair.place.mnt(), pair.url());
@@ -1111,9 +1112,9 @@ fn stopped_mount_never_overwrites_data_of_the_next_lock_holder(kind: Kind) {
     pair.end_clean();
 }
 
-/// A mount that holds a directory is stopped until another mount has removed its session: the other mount can use the
-/// directory, and sees a prefix of the changes there. Changes that the stopped mount had not committed do not reappear
-/// when it continues, and the program that made them gets an error.
+/// A mount that holds a directory is stopped until another mount has removed its session: the other mount can
+/// use the directory, and sees a prefix of the changes there. Changes that the stopped mount had not
+/// committed do not reappear when it continues, and the program that made them gets an error.
 fn stopped_holder_loses_its_directories(kind: Kind) {
     let Some(pair) = Pair::unmounted(kind, true) else { return };
     let (log, mnt, url) = (pair.place.text("log"), pair.place.mnt(), pair.url());
@@ -1225,8 +1226,8 @@ fn mount_in_another_pid_namespace_keeps_its_lock(kind: Kind) {
     assert_eq!(pair.status()["sessions"].as_array().unwrap().len(), 0);
 }
 
-/// A mount is stopped while the volume moves to a copy of its objects. When it continues, it can change nothing,
-/// because it would store new objects in the old store.
+/// A mount is stopped while the volume moves to a copy of its objects. When it continues, it can change
+/// nothing, because it would store new objects in the old store.
 fn stopped_mount_changes_nothing_after_the_volume_moved_to_a_copy(kind: Kind) {
     let Some(pair) = Pair::unmounted(kind, false) else { return };
     let (log, mnt, url) = (pair.place.text("log"), pair.place.mnt(), pair.url());

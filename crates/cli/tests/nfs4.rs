@@ -218,8 +218,8 @@ esac
     assert_eq!(calls(), asked, "the answers are remembered");
     assert_eq!(asked.lines().count(), 7, "{asked}");
 
-    // A name of another domain is not shown, and neither it nor an unknown name can be set.
-    // Nor is a name shown that a local user has.
+    // A name of another domain, and a name that a local user has too, are not shown. A name of another
+    // domain, and an unknown name, cannot be set.
     set(&f, "A::70005:r,A::70006:r,A::OWNER@:rw").unwrap();
     let before = get(&f).unwrap();
     while !calls().contains("70006") {
@@ -249,7 +249,7 @@ esac
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
 
-    // A service that does not answer is left alone. Known names can still be set.
+    // A service that has not answered is not queried for a while. Known names can still be set.
     refused(set_names(&[("away@example.org", false)]), Errno::TIMEDOUT);
     let asked = calls();
     refused(set_names(&[("other@example.org", false)]), Errno::TIMEDOUT);

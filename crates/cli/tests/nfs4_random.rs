@@ -118,8 +118,8 @@ fn attempts<'a>(dir: &Thing, file: &Thing, cred: &Cred, at: &'a Path, holders: &
     let times = search && of_file.granted.has_any(Mask::WRITE_DATA | Mask::WRITE_ATTRIBUTES);
     // The kernel allows the attempt only to the owner and to callers that may write.
     let touch = times && (cred.uid == file.uid || file.lets(cred, Perm::WRITE, holders));
-    // If the projection of a directory is not exact for search, the kernel sends GETATTR for each caller, which
-    // fails without search permission; so listing needs search too.
+    // If the projection of a directory is not exact for search, the kernel sends GETATTR for each caller,
+    // which fails without search permission; so listing needs search too.
     let (.., is_exact) = dir.shown(holders);
     let list = of_dir.allows(Mask::LIST_DIRECTORY) && (is_exact || search);
     vec![

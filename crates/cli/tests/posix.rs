@@ -792,8 +792,8 @@ fn volume_without_acls_fails_with_eopnotsupp() {
     assert_eq!(getxattr_query(&path, "user.a"), Ok(1));
 }
 
-/// The kernel of a mount from before ACLs were turned on evaluates mode bits only, so it must not see the mask
-/// of an ACL as the permissions of the group.
+/// The kernel of a mount from before ACLs were turned on evaluates mode bits only, so it must not see the
+/// mask of an ACL as the permissions of the group.
 #[test]
 fn acls_turned_on_never_grant_more_on_a_mount_from_before() {
     let Some(volume) = Mounted::new(&["--acl", "off"]) else { return };

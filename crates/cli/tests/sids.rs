@@ -1,5 +1,5 @@
-//! Windows identities in the ACLs of a mounted volume: they are stored as SIDs, and match the callers that the
-//! volume's rules map them to, or nobody.
+//! Windows identities in the ACLs of a mounted volume: they are stored as SIDs, and match the callers that
+//! the volume's rules map them to, or nobody.
 
 mod common;
 mod harness;
@@ -219,8 +219,8 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Two directories and a file that only entries for SIDs let others use, set with the tools of NFSv4 and with
-/// access-based enumeration on.
+/// Two directories and a file. Only their ACL entries for SIDs, which the NFSv4 tools set, let other users
+/// use them. Access-based enumeration is on.
 fn shared() -> Option<Mounted> {
     let volume = Mounted::new(&["--acl", "nfsv4"])?;
     volume.remount_with(&["--abe"]);

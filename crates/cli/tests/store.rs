@@ -267,10 +267,11 @@ fn objects_move_to_a_complete_copy() {
     place.umount(&[]).ok();
     limen(&["fsck", "--data", &url]).ok();
 
-    // The store is lost, but for a copy.
+    // Only a copy of the store is left.
     fs::rename(&copied, place.path("copy of it")).unwrap();
     to("copy of it").failed(1, &["copied", "--old-store-lost"]);
-    // An empty directory, as of a file system that is not mounted, is not the store, and nothing is written to it.
+    // An empty directory, as of a file system that is not mounted, is not the store, and nothing is written
+    // to it.
     fs::create_dir(&copied).unwrap();
     to("copy of it").failed(1, &["limen-volume is missing", "--old-store-lost"]);
     fs::remove_dir(&copied).unwrap();

@@ -1,6 +1,6 @@
-//! Volumes on kinds of object stores other than directories and S3: WebDAV, SFTP, Azure Blob Storage and Google Cloud
-//! Storage. Each test starts a server or an emulator (crate `servers`). And two mounts whose object store stops
-//! answering.
+//! Volumes on kinds of object stores other than directories and S3: WebDAV, SFTP, Azure Blob Storage and
+//! Google Cloud Storage. Each test starts a server or an emulator (crate `servers`). And two mounts whose
+//! object store stops answering.
 
 mod common;
 
@@ -249,8 +249,8 @@ impl Drop for Pair {
     }
 }
 
-/// Calls `each`, which needs no object store and so must return soon, until it succeeds: what the other mount has changed is
-/// seen a little later.
+/// Repeats `each` until it succeeds, because changes of the other mount are seen a little later. Each call
+/// must return soon, because it needs no object store.
 #[track_caller]
 fn promptly<T>(what: &str, mut each: impl FnMut() -> io::Result<T>) -> T {
     let began = Instant::now();

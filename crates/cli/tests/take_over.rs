@@ -467,7 +467,8 @@ fn users_take_over_their_own_mounts_only() {
     by(OWNER, &["umount", &mnt]).ok();
 }
 
-/// The process that takes the mount over says so to systemd before the old one ends, and the port of the metrics stays.
+/// The process that takes the mount over says so to systemd before the old one ends, and the port of the
+/// metrics stays.
 #[test]
 fn the_service_manager_and_the_metrics_follow() {
     let Some(mount) = Mount::new(None, "transport=dev") else { return };

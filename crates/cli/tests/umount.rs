@@ -88,7 +88,7 @@ fn processes_that_use_a_mount_are_named() {
     let named = format!("process {} (sleep) has its working directory there", user.0.id());
     place.umount_once(&[]).failed(1, &["in use", &named, "limen umount -l"]);
 
-    // A program on the mount keeps it in use by nothing but a mapping.
+    // A program on the mount keeps it in use only by a mapping.
     let program = place.text("mnt/napper");
     std::fs::copy("/bin/sleep", &program).unwrap();
     let mut napper = Helper::start(Command::new(&program).arg("1000").current_dir("/"));

@@ -67,7 +67,7 @@ impl WhatIf {
     /// on this machine.
     ///
     /// # Errors
-    /// The path does not exist, or is on another file system or, by its URL, in another volume than `audited`.
+    /// The path does not exist; it is on another file system; its URL names another volume than `audited`.
     pub(super) fn edit(
         &self,
         tree: &VolumeTree<'_>,
@@ -79,9 +79,8 @@ impl WhatIf {
             (Target::Local(path), Some(device)) => {
                 let metadata = fs::metadata(&path).at(path.display())?;
                 if metadata.dev() != device {
-                    return Err(
-                        CliError::usage("this is not on the file system that is audited").at(path.display())
-                    );
+                    return Err(CliError::usage("the change is not on the file system that is audited")
+                        .at(path.display()));
                 }
                 Ino(metadata.ino())
             }
@@ -91,10 +90,9 @@ impl WhatIf {
                 inode_at(tree, &path)?
             }
             (Target::Volume(..), Some(_)) => {
-                return Err(CliError::usage(
-                    "name it by its path on this machine, like the audited directory",
-                )
-                .at(path));
+                return Err(CliError::usage("the change names a metadata URL, but the audit names a path")
+                    .at(path)
+                    .advise("name the file by its path on this machine"));
             }
         };
         Ok(Some((ino, *recursive, edit.clone())))

@@ -103,12 +103,13 @@ pub(crate) fn rows(
     Ok(rows)
 }
 
-/// The rows that people want to see.
+/// The rows to print, and how many users are left out.
 pub(crate) struct Shown<'a> {
     pub(crate) rows: Vec<&'a Row>,
-    /// System accounts with the access of everyone else, which are not among the rows.
+    /// The number of system accounts that are left out, because they have the access of everyone else.
     pub(crate) alike: usize,
-    /// All others: without access, or without a difference if there is a change.
+    /// The number of all other users that are left out: they have no access or, if there is a change, it
+    /// makes no difference to them.
     pub(crate) others: usize,
 }
 

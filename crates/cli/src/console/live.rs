@@ -19,7 +19,8 @@ use crate::status::mount_here;
 const MOUNTS: usize = 8;
 /// Rates that are kept of each mount.
 const HISTORY: usize = 90;
-/// The shortest time between two readings of a mount, and the longest one that figures cover.
+/// The shortest time between two readings of a mount, and the age from which a reading is too old to compute
+/// rates.
 const SHORTEST: Duration = Duration::from_millis(700);
 const LONGEST: Duration = Duration::from_secs(30);
 

@@ -72,7 +72,8 @@ impl Opened<'_> {
         }
     }
 
-    /// Where the volume is mounted on this machine, if it is. Commands for the mount are shown with this path.
+    /// Where the volume is mounted on this machine, if it is. Commands for the mount are shown with this
+    /// path.
     pub(super) fn mountpoint(&self) -> Option<String> {
         let sessions = sessions(&*self.engine).ok()?;
         sessions.iter().find_map(mount_here).map(|mount| mount.mountpoint.to_string_lossy().into_owned())

@@ -1,8 +1,8 @@
 //! Finds changes that would grant an access that is denied.
 //!
-//! A candidate is a small change: an entry for this user on the file that denies, or the membership in a group. It is
-//! applied to the attributes on the way, and all checks are evaluated again. Only a candidate that then grants the
-//! access is shown, so no rule of access is decided here.
+//! A candidate is a small change: an entry for this user on the file that denies, or the membership in a
+//! group. It is applied to the attributes on the way, and all checks are evaluated again. Only a candidate
+//! that then grants the access is shown, so no rule of access is decided here.
 
 use std::collections::BTreeSet;
 
@@ -84,7 +84,8 @@ fn grant(opened: &Opened<'_>, person: &Person, check: &Check) -> Option<(Step, A
         let check = Check { access_attrs: after.clone(), ..check.clone() };
         evaluate(&person.cred, &check).is_granted()
     };
-    // An entry replaces the permissions that the user has by a group or as everyone else, so the entry repeats them.
+    // An entry replaces the permissions that the user has by a group or as everyone else, so the entry
+    // repeats them.
     let has = |perm: Perm| {
         let check = Check { requirement: Requirement::Access(perm), ..check.clone() };
         evaluate(&person.cred, &check).is_granted()

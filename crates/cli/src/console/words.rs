@@ -11,7 +11,7 @@ use crate::access::show;
 use crate::target::show_name;
 use crate::users::{Person, Users};
 
-/// The user asked about, and the names of all others.
+/// The user that the sentences are about, and the names of users, groups and Windows domains.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Words<'a> {
     pub(super) person: &'a Person,

@@ -1,8 +1,9 @@
 //! `limen debug`: one archive with what is needed to look into a problem, without secrets.
 //!
-//! A part that cannot be collected is noted in the index and does not fail the command: a mount or a database that
-//! hangs is often the problem. So children of this process, with a time limit, send all requests to databases
-//! and, through the kernel, to mounts. Requests to the socket of a mount's process have a timeout.
+//! A part that cannot be collected is noted in the index and does not fail the command: a mount or a database
+//! that hangs is often the problem. So child processes with a time limit send all requests to databases, and
+//! all requests to mounts that go through the kernel. Requests to the socket of a mount's process have a
+//! timeout.
 
 mod archive;
 mod limited;
@@ -47,7 +48,8 @@ pub(crate) struct DebugArgs {
     /// The volume, by its metadata URL or by a path on its mount [default: all mounts of this machine]
     #[arg(value_name = "META-URL|PATH", value_hint = ValueHint::AnyPath)]
     target: Option<String>,
-    /// The archive to write; it must not exist [default: limen-debug-HOST-TIME.tar.gz in the current directory]
+    /// The archive to write; it must not exist [default: limen-debug-HOST-TIME.tar.gz in the current
+    /// directory]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
     /// Leave out the logs, which can have names of files

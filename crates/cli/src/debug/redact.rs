@@ -5,7 +5,8 @@ use std::env;
 
 use crate::network::without_password;
 
-/// A secret that is shorter than this is removed only as a word of its own, because it may be a part of other words.
+/// A secret that is shorter than this is removed only as a word of its own, because it may be a part of other
+/// words.
 const SHORT_BYTES: usize = 6;
 
 /// Parts of the names of variables that hold secrets, such as `AWS_SECRET_ACCESS_KEY`.

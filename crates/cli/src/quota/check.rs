@@ -33,8 +33,8 @@ Examples:
   limen quota check redis://db.example.org/1
   limen quota check --repair /mnt/projects")]
 pub(crate) struct CheckArgs {
-    /// A directory, or META-URL:/PATH. For the root, all quotas of the volume are compared; for another directory, the
-    /// quotas of directories there and below
+    /// A directory, or META-URL:/PATH. For the root, all quotas of the volume are compared; for another
+    /// directory, the quotas of directories there and below
     #[arg(value_name = "TARGET")]
     target: OsString,
     /// Correct the counters of wrong quotas; no program is interrupted

@@ -54,8 +54,9 @@ impl QuotaTarget {
         Ok(QuotaTarget { shown, database: database.clone(), meta, ino: Ino::ROOT })
     }
 
-    /// Changes a quota, and shows the progress. Ctrl-C ends the walk. A mount of the embedded engine makes the change itself,
-    /// because it would not see inodes that this process changes. `walks` says whether the change walks through inodes.
+    /// Changes a quota, and shows the progress. Ctrl-C ends the walk. A mount of the embedded engine makes
+    /// the change itself, because it would not see inodes that this process changes. `walks` says whether the
+    /// change walks through inodes.
     pub(super) fn change(&self, change: QuotaChange, walks: bool) -> Result<QuotaKey, CliError> {
         match self.database.lock(false) {
             Ok(_lock) => self.change_here(change),

@@ -26,7 +26,8 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts a browser with an empty profile. Returns `None`, and reports a skip, if Chromium is not installed.
+    /// Starts a browser with an empty profile. Returns `None`, and reports a skip, if Chromium is not
+    /// installed.
     #[track_caller]
     pub(crate) fn start() -> Option<Browser> {
         let is_installed = |program| Command::new(program).arg("--version").output().is_ok();
@@ -93,8 +94,9 @@ impl Browser {
         self.follow("link text", text);
     }
 
-    /// Without the wait, the next command could still find the old page: the driver waits for a navigation that has
-    /// begun, but on a busy machine it begins after the click is answered.
+    /// Clicks on an element, and waits until the page is left. Without the wait, the next command could still
+    /// find the old page: the driver waits for a navigation that has begun, but on a busy machine it begins
+    /// after the click is answered.
     #[track_caller]
     fn follow(&self, using: &str, value: &str) {
         let page = self.find("css selector", "html");
@@ -195,7 +197,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Ends the browser; without it, the driver's end would leave it running.
+        // This request ends the browser, which would go on if only the driver were killed.
         if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
             let request =
                 format!("DELETE {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", self.session);

@@ -93,8 +93,8 @@ pub(crate) fn make_many(place: &Place) {
     mdtest("/empty", "1000", "0");
 }
 
-/// Runs `limen`, which stores much in the embedded database at `database`, until the database's log has `bytes` bytes.
-/// Then the kernel kills it, at the same place on a slow and on a fast machine.
+/// Runs `limen`, which stores much in the embedded database at `database`, until the database's log has
+/// `bytes` bytes. Then the kernel kills it, at the same place on a slow and on a fast machine.
 pub(crate) fn killed_at(bytes: u64, database: &Path, args: &[&str]) {
     // If the reserve exists, limen does not allocate it. It would be the longest file.
     fs::write(database.with_added_extension("reserve"), "x").unwrap();

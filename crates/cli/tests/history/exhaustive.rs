@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::{Event, Outcome, explain, follows, opens};
 use crate::harness::Random;
 
-/// Whether there is an order in which each outcome is correct at a moment between the operation's call and its return,
-/// and the final value is one of `last`.
+/// Whether there is an order in which each outcome is correct at a moment between the operation's call and
+/// its return, and the final value is one of `last`.
 fn is_possible(events: &[Event], last: &[u64]) -> bool {
     let mut placed = vec![false; events.len()];
     search(events, last, 0, &mut placed)

@@ -21,7 +21,8 @@ fn run(tool: &str, args: &[&str]) {
     assert!(done.status.success(), "{tool} {args:?}: {done:?}");
 }
 
-/// Creates a tree with many kinds of files and attributes. Its ACLs are NFSv4 ACLs if `nfs4` is set, else POSIX ACLs.
+/// Creates a tree with many kinds of files and attributes. Its ACLs are NFSv4 ACLs if `nfs4` is set, else
+/// POSIX ACLs.
 pub(crate) fn make_tree(top: &Path, nfs4: bool) {
     let at = |name: &str| top.join(name);
     let text = |name: &str| at(name).to_str().unwrap().to_owned();
@@ -69,8 +70,8 @@ pub(crate) fn make_tree(top: &Path, nfs4: bool) {
     assert!(copied.unwrap().success());
 }
 
-/// Describes each file below `top`, by its relative path, as programs see it: its attributes without the access time
-/// and the number of blocks, its extended attributes, and its content or target.
+/// Describes each file below `top`, by its relative path, as programs see it: its attributes without the
+/// access time and the number of blocks, its extended attributes, and its content or target.
 pub(crate) fn walk(top: &Path) -> BTreeMap<Vec<u8>, String> {
     let mut seen = BTreeMap::new();
     let mut left = vec![top.to_owned()];
