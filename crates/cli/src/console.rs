@@ -132,7 +132,7 @@ impl Source for OfVolume {
         effect::effect(&self.place.open()?, query, change)
     }
 
-    /// The names of the users in the local user database, without system accounts and nobody.
+    /// The names of the users in the local user database, without system accounts and the user `nobody`.
     fn people(&self) -> Vec<String> {
         const PEOPLE: usize = 200;
         const NOBODY: u32 = 65_534;

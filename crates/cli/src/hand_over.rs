@@ -2,7 +2,7 @@
 //!
 //! The processes talk over the mount's socket, in lines of JSON and, once, bytes and descriptors:
 //!
-//! | who  | sends |
+//! | from | sends |
 //! |------|-------|
 //! | new  | the request `hand-over` |
 //! | old  | [`Greeting`] |
@@ -61,7 +61,7 @@ pub(crate) struct Greeting {
 pub(crate) struct Wanted {
     /// The UUID of the volume.
     pub(crate) volume: String,
-    /// The options that the kernel was told, or whose results it may have cached.
+    /// The options that the kernel was given, or whose results it may have cached.
     pub(crate) options: Vec<String>,
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a running mount needs to hand itself over.
+/// The parts that a running mount needs to hand itself over.
 pub(crate) struct OldMount {
     pub(crate) handle: Handle,
     pub(crate) store: Arc<BlockStore>,
@@ -218,7 +218,7 @@ impl OldMount {
         tracing::info!("another process asks to take this mount over");
         if let Err(why) = self.try_hand_over(stream) {
             tracing::warn!(why, "the mount was not handed over, and continues here");
-            // If the other process is gone, nobody needs to be told.
+            // If the other process is gone, it needs no answer.
             let _ = send_line(stream, &refused(&why));
         }
         let mut backups = lock(&self.backups);

@@ -77,7 +77,7 @@ pub(crate) fn move_store(
     }
     let exclusive =
         Exclusive::begin(url, database, Tool { name: "limen config --bucket", force: Some(force) })?;
-    // What waits for upload is in neither store.
+    // Blocks that wait for upload are in neither store.
     let _staging = staged::hold(volume, "nothing was changed")?;
     match old {
         Ok(Old::Same) => {}

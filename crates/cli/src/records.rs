@@ -39,7 +39,7 @@ pub(crate) fn next(engine: &dyn Engine, counter: Counter) -> Result<u64, EngineE
 /// Records read at a time.
 pub(crate) const PAGE: usize = 256;
 
-/// What `select` takes from the records of a range.
+/// The values that `select` takes from the records of a range.
 ///
 /// # Errors
 /// Errors of the database.

@@ -232,7 +232,7 @@ fn acls_stay_through_o_path_descriptors_hard_links_and_copies() {
         for path in [at("third"), through.clone()] {
             assert_eq!([1000, 1001, 1002].map(|uid| may_write(&path, uid)), [true, false, false], "{format}");
         }
-        // What is set through the descriptor applies to the link.
+        // An ACL that is set through the descriptor applies to the link.
         fs::write(at("writable"), "").unwrap();
         set_acl(format, &at("writable"), writable);
         let set = |value: &[u8]| setxattr(&through, name, value, XattrFlags::empty()).unwrap();

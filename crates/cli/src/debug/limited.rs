@@ -49,8 +49,8 @@ fn read(mut stream: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // The bytes that were read before an error are the output. After the time limit, nobody receives
-        // them.
+        // The bytes that were read before an error are the output. After the time limit, sending them fails,
+        // because the receiver is gone.
         let _ = stream.read_to_end(&mut bytes);
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     });
