@@ -31,7 +31,7 @@ impl Spans {
         let Some(endpoint) = ENDPOINTS.into_iter().find(|name| env::var_os(name).is_some()) else {
             return Ok(Spans(None));
         };
-        // The exporter requires a default TLS provider. This call fails only if there is one already.
+        // The exporter requires a default crypto provider. This call fails only if there is one already.
         drop(rustls::crypto::ring::default_provider().install_default());
         let exporter = SpanExporter::builder()
             .with_http()
