@@ -1,10 +1,11 @@
 //! ACLs that no inode refers to any more, and their removal.
 //!
-//! Meanwhile, other clients may make inodes refer to such ACLs. So an ACL is removed in two steps, each after a walk over
-//! all inodes. The first step condemns the ACLs that its walk has not found. From then on, a transaction that makes an
-//! inode refer to one of them either fails or ends the condemnation (`acl::keep` in the crate `ops`). The second walk
-//! finds every reference from before. The second step removes those ACLs that this walk has not found either, and that
-//! are still condemned, and ends the condemnation of the others.
+//! While a tool looks for such ACLs, other clients may make inodes refer to them. So an ACL is removed in two
+//! steps, each after a walk over all inodes. The first step condemns the ACLs that its walk has not found.
+//! From then on, a transaction that makes an inode refer to one of them either fails or ends the condemnation
+//! (`acl::keep` in the crate `ops`). The second walk finds every reference from before the condemnation. The
+//! second step removes those ACLs that this walk has not found either, and that are still condemned, and ends
+//! the condemnation of the others.
 
 use std::collections::BTreeSet;
 
@@ -108,7 +109,7 @@ fn for_each_window<E: From<EngineError>>(
     }
 }
 
-/// Removes the ACLs that an inode refers to from `ids`.
+/// Removes from `ids` the ACLs that an inode refers to.
 fn retain_unused(engine: &dyn Engine, ids: &mut BTreeSet<AclId>) -> Result<(), EngineError> {
     walk::inodes(engine, |inode| {
         ids.remove(&inode.access_acl);

@@ -1,5 +1,5 @@
-//! The inodes and names below a path. Names elsewhere are not known, so a link count is wrong only if it is less than
-//! the number of names here.
+//! The inodes and names below a path. Names elsewhere are not known, so a link count is reported as wrong
+//! only if it is less than the number of names here.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::totals::Run;
 use super::tree::{Acls, check_inodes};
 use super::{Problem, walk};
 
-/// The names of a file that a walk has found.
+/// The stored link count of a file, and the number of its names that a walk has found.
 struct Names {
     links: u32,
     names: u32,

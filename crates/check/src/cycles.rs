@@ -10,8 +10,8 @@ use super::{Problem, walk};
 /// The largest number of directories that are remembered as visited.
 const KNOWN: usize = 1 << 20;
 
-/// From each directory, follows the recorded parents until a directory that was visited before. If that
-/// directory is on the same path, there is a cycle. Reports one problem for each cycle.
+/// From each directory, follows the recorded parents until it meets a directory that was visited before. If
+/// that directory is on the same path, there is a cycle. Reports one problem for each cycle.
 pub(super) fn check(engine: &dyn Engine, report: &mut dyn FnMut(Problem)) -> Result<(), EngineError> {
     let mut known: HashSet<Ino> = HashSet::from([Ino::ROOT]);
     walk::inodes(engine, |inode| {

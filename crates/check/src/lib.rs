@@ -36,11 +36,12 @@ use meta::{Counter, Engine, EngineError, Record, RecordKey};
 
 use crate::totals::{Run, Totals};
 
-/// Checks every record of `scope`, and calls `report` for each problem. `progress` is called with the kind of records
-/// and how many have been checked so far.
+/// Checks every record of `scope`, and calls `report` for each problem. `progress` is called with the kind of
+/// records and how many have been checked so far.
 ///
-/// Below a path, a problem is reported only if the records there prove it: inodes without a name, the usage and the
-/// quotas are not checked, a link count or share count may count names or rows elsewhere.
+/// Below a path, a problem is reported only if the records there prove it. So inodes without a name, the
+/// usage and the quotas are not checked. A link count or share count may be higher than the number of names
+/// or rows there, because others may be elsewhere.
 ///
 /// # Errors
 /// Those of the database; problems that were reported before remain valid.

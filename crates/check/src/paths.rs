@@ -14,9 +14,10 @@ const DEPTH: usize = 4096;
 /// The path of the trash, which no entry names.
 const TRASH: &[u8] = b"/.trash";
 
-/// Finds a path from the volume's root, with a leading slash, for each of `inos` that has a name in `scope`. If `scope`
-/// is a part of the volume, finds one for every other directory of `inos` too. A file with several names gets the path
-/// of the first name found. If a directory in it has no name, the path begins with `/#` and the directory's number.
+/// Finds a path from the volume's root, with a leading slash, for each of `inos` that has a name in `scope`.
+/// If `scope` is a part of the volume, finds one for every other directory of `inos` too. A file with several
+/// names gets the path of the first name found. If a directory on the path has no name, the path begins with
+/// `/#` and the directory's number.
 ///
 /// # Errors
 /// Those of the database.
@@ -61,8 +62,9 @@ pub fn find_paths(
     Ok(found)
 }
 
-/// The path of a directory without a trailing slash. If a directory in it has no name, or it has more than
-/// [`DEPTH`] names, the path begins with `/#` and an inode number. The paths of the ancestors are stored in `known`.
+/// The path of a directory without a trailing slash. If a directory on the path has no name, or the path has
+/// more than [`DEPTH`] names, the path begins with `/#` and an inode number. The paths of the ancestors are
+/// stored in `known`.
 fn path_of_dir(
     engine: &dyn Engine,
     dir: Ino,

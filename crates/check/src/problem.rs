@@ -46,7 +46,8 @@ pub enum Problem {
     /// The permission bits of the mode differ from those that the access ACL implies.
     #[error("the permission bits are {stored:03o}, but the access ACL implies {actual:03o}")]
     AclMode { ino: Ino, stored: u32, actual: u32 },
-    /// An NFSv4 ACL refers to the Windows domain number `stored`, but the volume's table has only `actual` domains.
+    /// An NFSv4 ACL refers to the Windows domain number `stored`, but the volume's table has only `actual`
+    /// domains.
     #[error("its ACL {id} refers to Windows domain {stored}, but the volume's table has only {actual}")]
     AclDomain { ino: Ino, id: AclId, stored: u32, actual: u32 },
     /// The volume's table of Windows domains is malformed.

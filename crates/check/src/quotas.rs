@@ -32,7 +32,8 @@ impl From<&Inode> for InodeUsage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
     pub key: QuotaKey,
-    /// The stored numbers of inodes and blocks; `None` if the quota does not exist, although inodes count in it.
+    /// The stored numbers of inodes and blocks; `None` if the quota does not exist, although inodes count in
+    /// it.
     pub stored: Option<(i64, i64)>,
     /// The number of inodes that count in the quota, and of their blocks.
     pub actual: (i64, i64),
@@ -84,8 +85,8 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// The quotas whose counters differ from the usage of their inodes: first those that exist, then those that do not
-/// exist, each in the order of their keys.
+/// The quotas whose counters differ from the usage of their inodes: first those that exist, then those that
+/// do not exist, each in the order of their keys.
 pub(crate) fn compare(counts: &Counts, quotas: &BTreeMap<QuotaKey, Quota>) -> Vec<Difference> {
     let mut actual = Counts::default();
     for (key, used) in &counts.0 {

@@ -1,17 +1,19 @@
 //! Counts all quotas again while the volume is in use, exactly.
 //!
-//! Every transaction that changes the usage of an inode changes the counters by the same amount. So the difference
-//! between a counter and the sum over its inodes does not depend on the moment, and a correction can be applied at any
-//! later moment ([`ops::CorrectQuotas`]). To find it, the counter and all inodes must be known as of one moment. Some
-//! engines show the records of one moment for as long as the count takes ([`Engine::open_snapshot`]).
+//! Every transaction that changes the usage of an inode changes the counters by the same amount. So the
+//! difference between a counter and the sum over its inodes does not depend on the moment, and a correction
+//! can be applied at any later moment ([`ops::CorrectQuotas`]). To find the difference, the counter and all
+//! inodes must be known as of one moment. Some engines show the records of one moment for as long as the
+//! count takes ([`Engine::open_snapshot`]).
 //!
-//! On the others, all inodes are read one page after another, and the usage of each of them is kept in a file, while
-//! the stream of changes tells which inodes change. These are read again, and the new counts replace the old ones. If
-//! the engine shows a moment for a short time, the last changed inodes and the counters are read as of that moment. If
-//! not, one request reads the last few changed inodes together with the counters. The result is correct for the moment
-//! of this request if no other inode had changed before it. To verify that, the stream is polled once more; if it names
-//! another inode, the last request is repeated. The stream does not name a new inode, but it names the new directory
-//! entry. A file that is created without a name has no entry: such files are in the list of unlinked files, which is
+//! On the others, all inodes are read one page after another, and the usage of each of them is kept in a
+//! file, while the stream of changes tells which inodes change. The changed inodes are read again, and the
+//! new counts replace the old ones. If the engine shows a moment for a short time, the last changed inodes
+//! and the counters are read as of that moment. If not, one request reads the last few changed inodes
+//! together with the counters. The result is correct for the moment of this request if no other inode had
+//! changed before it. To verify that, the stream is polled once more; if the answer names another inode, the
+//! last request is repeated. The stream does not name a new inode, but it names the new directory entry. A
+//! file that is created without a name has no entry: such files are in the list of unlinked files, which is
 //! read before the last poll.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +66,8 @@ const MAX_COUNTERS: usize = 4_096;
 /// Called with the number of inodes counted so far; `false` ends the count.
 type Progress<'a> = &'a mut dyn FnMut(u64) -> bool;
 
-/// Counts all quotas again. `spool` creates an empty file, which gets 32 bytes for each inode that counts in a quota.
+/// Counts all quotas again. `spool` creates an empty file, which gets 32 bytes for each inode that counts in
+/// a quota.
 ///
 /// # Errors
 /// [`RecountError`].
@@ -210,7 +213,8 @@ impl Live {
 
     /// Reads the inodes that have changed up to a moment, as of that moment, and compares all counters.
     fn recount_as_of(&mut self, moment: &mut dyn SnapshotReader) -> Result<Recount, RecountError> {
-        // The stream also names changes after the moment. They do no harm.
+        // The stream also names inodes that change after the moment. It does no harm to read these as of the
+        // moment.
         self.poll()?;
         self.find_unnamed(&mut |scan| moment.scan(scan))?;
         while !self.changed.keys.is_empty() {
@@ -227,8 +231,9 @@ impl Live {
         let mut keys: BTreeSet<QuotaKey> = all_quotas(&mut |scan| engine.scan(scan))?.into_keys().collect();
         keys.extend(self.counts.keys());
         let keys: Vec<QuotaKey> = keys.into_iter().collect();
-        // The counter of a directory contains those of the quotas inside, so these are read together, and a quota that
-        // is missing here would be missing in those around it.
+        // The counter of a directory quota contains the counters of the quotas inside it. So all directory
+        // quotas are read together: if one were left out, the counts of the quotas around it would be too
+        // low.
         let directories = keys.iter().filter(|key| matches!(key, QuotaKey::Directory(_))).count();
         let (directories, owners) = keys.split_at(directories);
         let mut recount = self.count_at_one_moment(directories)?;
@@ -243,7 +248,8 @@ impl Live {
         Ok((recount.next == next).then_some(recount))
     }
 
-    /// Compares some counters, in the order of their keys, with the inodes of the moment at which the counters are read.
+    /// Compares the counters of `keys`, which are sorted, with the usage of the inodes at the moment at which
+    /// the counters are read.
     fn count_at_one_moment(&mut self, keys: &[QuotaKey]) -> Result<Recount, RecountError> {
         let engine = Arc::clone(&self.engine);
         self.poll()?;
@@ -312,7 +318,7 @@ impl Live {
         Ok(())
     }
 
-    /// Marks files without a name that were not read yet as changed.
+    /// Marks as changed each file without a name that was not read yet.
     fn find_unnamed(&mut self, scan: ScanPage<'_>) -> Result<(), RecountError> {
         for page in (Scan::Orphans { after: (SessionId(0), Ino(0)), limit: PAGE }).pages(scan) {
             for record in page? {

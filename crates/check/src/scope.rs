@@ -10,7 +10,8 @@ use super::walk::{self, name_in, read_inode};
 /// The entry of the trash in the root, which is not stored.
 const TRASH: &[u8] = b".trash";
 
-/// The largest number of directories, and of files with several links, that a walk remembers, to visit them once.
+/// The largest number of directories, and of files with several links, that a walk remembers, to visit them
+/// once.
 const KNOWN: usize = 1 << 20;
 
 /// The largest depth that is followed, in case the volume is damaged.
@@ -32,7 +33,8 @@ pub struct Top {
 }
 
 impl CheckScope {
-    /// Finds a path from the volume's root. Symbolic links are not followed. `None` if it does not exist.
+    /// Finds the file or directory at a path from the volume's root; an empty path is the whole volume.
+    /// Symbolic links are not followed. `None` if the path does not exist.
     ///
     /// # Errors
     /// Those of the database.
@@ -59,7 +61,8 @@ impl CheckScope {
     }
 }
 
-/// Whether no entry names the directory: it is the root of the volume or of the trash. Both have the root as their parent.
+/// Whether no entry names the directory: it is the root of the volume or of the trash. Both have the root as
+/// their parent.
 pub(super) fn is_top(ino: Ino) -> bool {
     ino == Ino::ROOT || ino == Ino::TRASH
 }
@@ -81,7 +84,8 @@ pub(super) enum Standing {
     First,
     /// A further name of a file.
     Again,
-    /// A name of a file with several names. Too many such files are known, so this may be a further name.
+    /// A name of a file with several names. The walk has found too many such files to remember this one, so
+    /// this may be a further name.
     Unsure,
     /// A further name of a directory, which the walk does not follow.
     SecondName,
@@ -132,8 +136,8 @@ impl Open {
     }
 }
 
-/// Walks over the file or directory itself, and everything below a directory, depth first. Memory holds one name and
-/// the subdirectories of one page for each level, and the inodes of [`Known`].
+/// Walks over the file or directory itself, and everything below a directory, depth first. Memory holds one
+/// name and the subdirectories of one page for each level, and the inodes of [`Known`].
 pub(super) fn walk_below<E: From<EngineError>>(
     engine: &dyn Engine,
     top: &Top,

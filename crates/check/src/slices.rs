@@ -112,8 +112,8 @@ pub fn for_each_slice_window<E: From<EngineError>>(
     }
 }
 
-/// Calls `each` with the rows of every chunk of every file: of the whole volume by inode number, below a path in the order
-/// of the walk.
+/// Calls `each` with the rows of every chunk of every file: of the whole volume by inode number, below a path
+/// in the order of the walk.
 ///
 /// # Errors
 /// Those of the database, and the first one of `each`.
@@ -125,7 +125,7 @@ pub fn for_each_chunk<E: From<EngineError>>(
     chunks_in(engine, scope, |inode, _, chunk, rows| each(inode, chunk, rows))
 }
 
-/// As [`for_each_chunk`]; also tells `each` whether no other call has the chunk.
+/// As [`for_each_chunk`]; also tells `each` whether this is surely the only call for the chunk.
 fn chunks_in<E: From<EngineError>>(
     engine: &dyn Engine,
     scope: &CheckScope,
@@ -258,8 +258,8 @@ fn check_shared(
     Ok(())
 }
 
-/// Reports share counts that are too low for the rows below a path. Returns how many are higher: other rows may be
-/// elsewhere.
+/// Reports share counts that are too low for the rows below a path. Returns how many are higher: other rows
+/// may be elsewhere.
 fn check_shared_below(
     engine: &dyn Engine,
     window: &SliceWindow,

@@ -30,8 +30,8 @@ use super::{
 const DIR: FileType = FileType::Directory;
 const FILE: FileType = FileType::Regular;
 
-/// `/d/sub`, `/d/f` and its hard link `/g`, `/d/copy` of it, `/d/l`, an orphan, and more directories than fit
-/// in a small window.
+/// `/d/sub`, `/d/f` and its hard link `/g`, `/d/copy` with a copy of its data, `/d/l`, an orphan, and more
+/// directories than fit in a small window.
 struct Sample {
     engine: Arc<dyn Engine>,
     meta: Meta,

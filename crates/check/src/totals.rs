@@ -21,8 +21,8 @@ pub struct Checked {
     pub shared_elsewhere: u64,
 }
 
-/// The totals of a check: the numbers of records, the largest numbers found, and the usage that follows from the
-/// inodes.
+/// The totals of a check: the numbers of records, the largest numbers found, and the usage that follows from
+/// the inodes.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) checked: Checked,

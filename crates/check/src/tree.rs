@@ -16,8 +16,8 @@ use super::{Problem, walk};
 /// The largest number of checked ACLs that are remembered.
 const ACLS: usize = 1 << 16;
 
-/// The largest number of entries that a window keeps of directories outside their recorded parents. If there
-/// are more, the check after a repair finds the others.
+/// The largest number of strays that a window keeps: entries that name a directory, but are not in its
+/// recorded parent. If there are more, the check after a repair finds the others.
 const STRAYS: usize = 10_000;
 
 /// The stored values of an inode, and the names counted for it.

@@ -11,12 +11,16 @@ use types::{ChunkIndex, FileType, Ino, Name, SessionId, Slice, SliceId};
 /// The number of rows in a page.
 pub(super) const PAGE: usize = 1024;
 
-/// The number of threads that read the rows of files, if that takes at least this time.
+/// The number of threads that read the rows of files if the engine needs a round trip for each read.
 const READERS: usize = 8;
+
+/// A read that takes at least this time counts as a round trip.
 const ROUND_TRIP: Duration = Duration::from_micros(40);
 
-/// The number of files whose first rows are in memory at the same time, and of their chunks.
+/// The number of files whose first chunks are in memory at the same time.
 const TOGETHER: usize = 128;
+
+/// The number of first chunks of a file that one request reads.
 const FIRST_CHUNKS: usize = 4;
 
 /// Calls `each` with every record of a range.
@@ -91,8 +95,8 @@ pub(super) fn all_entries(
     })
 }
 
-/// Calls `each` with the rows of every chunk of every regular file among `inodes`. [`READERS`] threads read the first
-/// chunks of a file each, if that is a round trip for each file.
+/// Calls `each` with the rows of every chunk of every regular file among `inodes`. If a read is a round trip,
+/// [`READERS`] threads read the first chunks of different files at the same time.
 pub(super) fn chunks_of_all<E: From<EngineError>>(
     engine: &dyn Engine,
     inodes: &[Inode],
@@ -106,7 +110,8 @@ pub(super) fn chunks_of_all<E: From<EngineError>>(
         let read = || {
             std::iter::from_fn(|| take(&next)).map(|inode| (inode.ino, first(inode.ino))).collect::<Vec<_>>()
         };
-        // The first file shows whether the engine needs a round trip. If not, threads would cost more than they save.
+        // The first file shows whether the engine needs a round trip. If not, threads would cost more than
+        // they save.
         let began = host::Instant::now();
         let alone = take(&next).map(|inode| (inode.ino, first(inode.ino)));
         let is_remote = began.elapsed() >= ROUND_TRIP;

@@ -1,5 +1,5 @@
-//! Relays TCP connections to a server on this machine, and delays the data of both sides, for measurements of a slow
-//! network. Each round trip takes DELAY more; the bandwidth is not limited.
+//! Relays TCP connections to a server on this machine, and delays the data of both sides, for measurements of
+//! a slow network. Each round trip takes DELAY more; the bandwidth is not limited.
 //!
 //!     cargo run --release -p servers --example delay -- PORT SERVER-PORT DELAY-MICROSECONDS
 
@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The number of pieces of data that may be on their way in one direction at a time.
+/// The largest number of pieces of data that are on their way in one direction at a time.
 const MAX_PIECES: usize = 4096;
 
 fn main() {

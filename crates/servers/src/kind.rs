@@ -24,7 +24,8 @@ pub struct ServerSettings {
     pub in_memory: bool,
     /// More arguments of the server, after those of its kind.
     pub arguments: Vec<String>,
-    /// The port on which the server listens with these arguments alone (Redis).
+    /// The port on which `arguments` make the server listen (Redis). If it is set, the server gets none of
+    /// the usual arguments for its port and durability.
     pub port: Option<u16>,
 }
 
@@ -40,8 +41,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The tools that this machine lacks to build the server, if it is one that this repository builds. Builds it if
-    /// necessary.
+    /// Builds the server if it is one that this repository builds (TiKV) and is not built yet. Returns why
+    /// that failed, for example the tools that this machine lacks.
     pub fn missing(self) -> Option<String> {
         if self == Kind::Tikv { unistore().err() } else { None }
     }
@@ -115,8 +116,8 @@ impl Kind {
                 command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
                 command.args(["-c", "shared_preload_libraries=pg_stat_statements"]);
                 command.args(["-c", if durable { "fsync=on" } else { "fsync=off" }]);
-                // A server that is killed leaves its segments of shared memory. With mmap, these are files in the data
-                // directory, and are removed with it.
+                // A server that is killed leaves its segments of shared memory. With mmap, these are files in
+                // the data directory, and are removed with it.
                 command.args(["-c", "dynamic_shared_memory_type=mmap"]);
             }
             Kind::Mariadb => {
@@ -205,8 +206,8 @@ impl Kind {
         format!("{address}table_prefix={database}_&{timeouts}")
     }
 
-    /// Bytes that the client sends over the connection of its stream of changes. Except on TiKV, where the client has
-    /// one connection to each server, it sends them over no other.
+    /// Bytes that the client sends over the connection of its stream of changes. Except on TiKV, where the
+    /// client has one connection to each server, it sends them over no other.
     pub(crate) fn of_stream(self) -> &'static [u8] {
         match self {
             Kind::Redis => b"XREAD",
@@ -219,7 +220,7 @@ impl Kind {
         }
     }
 
-    /// The server's name, as in the output of `limen status`.
+    /// The server's name as in the output of `limen status`, with the space before the version.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Redis => "Redis ",
@@ -230,13 +231,13 @@ impl Kind {
         }
     }
 
-    /// Whether the server can run without durability, and says so.
+    /// Whether the server can run without durability, and then reports that it does.
     pub fn can_skip_durability(self) -> bool {
         !matches!(self, Kind::Etcd | Kind::Tikv)
     }
 
-    /// The requests that one change of a record costs at most; a read costs no more. On TiKV: a timestamp, a read of
-    /// keys and of two ranges at the same time, and a commit.
+    /// The requests that one change of a record costs at most; a read costs no more. On TiKV: a timestamp, a
+    /// read of keys and of two ranges at the same time, and a commit.
     pub fn requests_a_change(self) -> u64 {
         if self == Kind::Tikv { 5 } else { 1 }
     }
@@ -351,13 +352,15 @@ impl Kind {
 #[track_caller]
 pub(crate) fn run(command: &mut Command) -> String {
     let hint = "install what tests need: scripts/install-deps.sh test";
-    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{error}: {hint}"));
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("cannot run {command:?}: {error}; {hint}"));
     assert!(output.status.success(), "{command:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
 }
 
-/// One of PostgreSQL's programs, of the newest installed version unless `LIMEN_TEST_POSTGRES` names the directory
-/// of the programs. Root runs it as user postgres, because it refuses to run as root.
+/// One of PostgreSQL's programs, of the newest installed version unless `LIMEN_TEST_POSTGRES` names the
+/// directory of the programs. If this process is root, the program runs as user postgres, because it refuses
+/// to run as root.
 fn postgres(program: &str) -> Command {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let numbers = versions.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -1,5 +1,5 @@
-//! Real database servers and object stores for tests, each on a loopback port and in its own directory, and a proxy
-//! between a server and a mount.
+//! Real database servers and object stores for tests, each on a loopback port and in its own directory, and a
+//! proxy between a server and a mount.
 //!
 //! | module | content |
 //! |---|---|

@@ -35,8 +35,8 @@ pub struct Proxy {
 /// The traffic that a proxy holds back, and counters of the stream of changes.
 #[derive(Debug, Default)]
 struct Seen {
-    /// The client sends its polls over the same connection as everything else (TiKV), so the server holds them
-    /// back and counts them.
+    /// The client sends its polls over the same connection as everything else (TiKV), so the server holds
+    /// them back and counts them.
     is_shared: bool,
     cut: AtomicU8,
     /// How many more messages clients can send before their connections are closed.
@@ -99,7 +99,8 @@ impl Proxy {
         }
     }
 
-    /// Relays this many more messages of clients. From then on, the connection of each client that sends one is closed.
+    /// Relays this many more messages of clients. From then on, the connection of each client that sends one
+    /// is closed.
     pub fn close_after(&self, messages: u64) {
         self.seen.left.store(messages, Ordering::SeqCst);
     }
@@ -120,6 +121,7 @@ impl Proxy {
     }
 }
 
+/// Relays one direction of a connection. `marker` is `None` for the direction from the server to the client.
 fn relay(mut from: TcpStream, mut to: TcpStream, marker: Option<&[u8]>, connection: &Relayed, seen: &Seen) {
     let mut bytes = vec![0; 64 << 10];
     let may_send = || {
@@ -136,7 +138,7 @@ fn relay(mut from: TcpStream, mut to: TcpStream, marker: Option<&[u8]>, connecti
             seen.streams.fetch_add(1, Ordering::SeqCst);
         }
         let is_stream = connection.is_stream.load(Ordering::SeqCst);
-        // The server sends, or the client sends for the first time after the server did.
+        // The first data that the client sends after an answer of the server is a poll.
         match marker {
             None => connection.is_answered.store(true, Ordering::SeqCst),
             Some(_) if connection.is_answered.swap(false, Ordering::SeqCst) && is_stream => {

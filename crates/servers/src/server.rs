@@ -15,11 +15,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::kind::{Kind, START_TIMEOUT, ServerSettings, ask_http, redis_calls, unistore_counts};
 
-/// A database server. It is killed and its directory is removed when this is dropped, or when this process ends
-/// in any way.
+/// A database server. It is killed and its directory is removed when this is dropped, or when this process
+/// ends in any way.
 ///
-/// A separate shell process starts it, because the test process may have files of a mount open. A child of the
-/// test process would close these files before exec. That needs the mount to answer, and the mount may be
+/// A separate shell process starts it, because the test process may have files of a mount open. A child of
+/// the test process would close these files before exec. That needs the mount to answer, and the mount may be
 /// waiting for the server.
 #[derive(Debug)]
 pub struct Server {
@@ -30,9 +30,9 @@ pub struct Server {
     directory: PathBuf,
 }
 
-/// Runs a command in a directory once for each line that it reads, each time after the previous run has ended.
-/// At the end of its input, kills the command and removes the directory, in which children of the command may
-/// write for a moment. Signals that end the tests must not end it.
+/// Runs a command in a directory once for each line that it reads, each time after the previous run has
+/// ended. At the end of its input, kills the command and removes the directory, in which children of the
+/// command may write for a moment. Signals that end the tests must not end the shell.
 const SHELL: &str = r#"trap '' HUP INT TERM
 directory=$1; shift
 while read -r _; do wait; "$@" </dev/null & done
@@ -189,12 +189,13 @@ impl Drop for Server {
 }
 
 /// A free port that was not returned before, outside of the range of ephemeral ports
-/// (`net.ipv4.ip_local_port_range` begins at 32,768). While the server is down, a client with an ephemeral port
-/// could connect to itself, and keep the port.
+/// (`net.ipv4.ip_local_port_range` begins at 32,768). If the server's port were an ephemeral one, a client
+/// that connects while the server is down could get the same port, connect to itself, and keep the port.
 pub fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    // Test programs that run at the same time have neighbouring process ids. So each looks at its own ports first.
+    // Test programs that run at the same time have neighbouring process ids. So each looks at its own ports
+    // first.
     let first = u16::try_from(std::process::id() * 16 % 10_000).unwrap() + 20_000;
     let is_free = |port: &u16| !given.contains(port) && TcpListener::bind(("127.0.0.1", *port)).is_ok();
     let port = (first..32_000).find(is_free).expect("no free port");
@@ -215,8 +216,8 @@ fn state(stat: &Path) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Whether any thread of the process lives. A process that is not waited for stays as a zombie. Its first thread may
-/// be one while others still hold the process's connections open.
+/// Whether any thread of the process lives. A process that is not waited for stays as a zombie. Its first
+/// thread may be a zombie while other threads still hold the process's connections open.
 fn is_alive(pid: Pid) -> bool {
     states(pid).any(|state| state != 'Z')
 }

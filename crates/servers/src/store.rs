@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::kind::{START_TIMEOUT, ask_http, run};
 use crate::server::{children, free_port};
 
-/// A kind of object store, beside S3 (`tests/s3`) and directories.
+/// A kind of object store other than S3 (`tests/s3`) and directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
     /// Apache with `mod_dav`.
@@ -38,8 +38,8 @@ impl StoreKind {
         }
     }
 
-    /// The programs that this machine lacks to run the server. If the server is one that `tests/stores/build.sh`
-    /// installs, installs it if necessary.
+    /// Why this machine cannot run the server: the program that it lacks. Installs the server if
+    /// `tests/stores/build.sh` can do that and it is not installed yet.
     pub fn missing(self) -> Option<String> {
         self.program().err()
     }
@@ -58,7 +58,7 @@ impl StoreKind {
     }
 }
 
-/// The path of a program that `tests/stores/build.sh` installs, or why it cannot.
+/// The path of a program that `tests/stores/build.sh` installs, or why the script failed.
 fn built(name: &str) -> Result<PathBuf, String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/stores/build.sh");
     let output = Command::new(script).arg(name).stdin(Stdio::null()).output();
@@ -70,8 +70,8 @@ fn built(name: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// An object store on a loopback port, with an empty bucket. It is killed when this is dropped or when the thread that
-/// started it ends, and its directory is removed.
+/// An object store on a loopback port, with an empty bucket. It is killed when this is dropped or when the
+/// thread that started it ends. When this is dropped, its directory is removed.
 #[derive(Debug)]
 pub struct Store {
     pub kind: StoreKind,
@@ -156,7 +156,7 @@ impl Store {
     /// Starts the server on its existing data.
     pub fn start_again(&mut self) {
         let port = self.port.to_string();
-        // The kernel kills the server with the thread that started it, so also if the tests are killed.
+        // The kernel kills the server when the thread that started it ends, also if the tests are killed.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(&self.program);
         match self.kind {
@@ -194,7 +194,7 @@ impl Store {
     pub fn kill(&mut self) {
         let Some(mut server) = self.server.take() else { return };
         let signal = if self.kind == StoreKind::Azblob { Signal::TERM } else { Signal::KILL };
-        // A process of OpenSSH for each connection outlives the server.
+        // OpenSSH has a process for each connection, which outlives the server.
         for pid in [vec![Pid::from_child(&server)], descendants(server.id())].concat() {
             // The process may be gone.
             let _ = kill_process(pid, signal);
@@ -243,7 +243,7 @@ impl Store {
                 run(Command::new("chown").args(["www-data", &self.path("data"), &self.path("locks")]));
             }
             StoreKind::Sftp => {
-                // It exits if this directory for its unprivileged part does not exist.
+                // sshd exits if the directory for its unprivileged process does not exist.
                 fs::create_dir_all("/run/sshd").unwrap();
                 for key in ["host", "user"] {
                     run(Command::new("ssh-keygen").args([
@@ -282,8 +282,8 @@ impl Store {
         }
     }
 
-    /// Creates the container, by a request that is signed with the key of the account ("Authorize with Shared Key" in the
-    /// reference of Azure Storage). The script runs on Node.js, which Azurite needs anyway.
+    /// Creates the container, by a request that is signed with the key of the account ("Authorize with Shared
+    /// Key" in the reference of Azure Storage). The script runs on Node.js, which Azurite needs anyway.
     fn create_container(&self) {
         let script = format!(
             "const date = new Date().toUTCString(), version = '2020-10-02';

@@ -1,5 +1,5 @@
-//! Damage to NFSv4 ACLs and to the table of domains: the check reports each kind with its code, and no repair grants
-//! a caller more access than before.
+//! Damage to NFSv4 ACLs and to the table of domains: the check reports each kind with its code, and no repair
+//! grants a caller more access than before.
 
 use std::sync::Arc;
 
@@ -62,8 +62,8 @@ const CASES: &[Case] = &[
     (
         "an ACL that lost its first entry",
         |s| {
-            // The rest is a valid ACL, but not the one that its ID is a hash of. PutAcl does not replace a stored ACL, so
-            // the ID is another one.
+            // The rest is a valid ACL, but the ID is not its hash. The ID is a new one, because PutAcl does
+            // not replace a stored ACL.
             let id = Nfs4Acl::from_storage(ACL).unwrap().id();
             stored(s, AclId(id.0 ^ 1), ACL.split_once(',').unwrap().1)
         },
@@ -142,8 +142,8 @@ fn damage_is_found_under_its_code_and_a_repair_grants_nothing() {
                 assert!(repaired[2..5].iter().all(|may| may.is_none()), "{what}: {repaired:?}");
                 assert!(whole[2..5].iter().all(|may| !may.is_none()), "{what}: {whole:?}");
             }
-            // If there is an ACL, permissions do not depend on the mode. They do not depend on the table either, because
-            // the callers have no SIDs and the volume has no rules.
+            // If there is an ACL, permissions do not depend on the mode. They do not depend on the table
+            // either, because the callers have no SIDs and the volume has no rules.
             ["acl-mode" | "domains"] => assert_eq!(repaired, whole, "{what}"),
             _ => assert_eq!(repaired, damaged, "{what}"),
         }

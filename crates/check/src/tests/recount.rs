@@ -1,4 +1,4 @@
-//! Quotas are counted again while others change the volume.
+//! Quotas are counted again while other clients change the volume.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -72,7 +72,7 @@ impl Client {
         self.meta.run(&self.op(parent, text, kind, 0), &TOOL).map(|made| made.ino)
     }
 
-    /// A random change. Refusals do not matter.
+    /// A random change. It may fail.
     fn change(&mut self, dirs: &[Ino; 3]) {
         let [dir, to] = [(); 2].map(|()| dirs[self.below(3) as usize]);
         let [one, other] = [(); 2].map(|()| name(&format!("old{}", self.below(600))));
@@ -161,8 +161,8 @@ fn quotas_are_counted_exactly_and_corrected_beside_writers() {
             wait(20);
             assert_eq!(tree.recount().differences, []);
         }
-        // The counters of the inner quota and of a user are wrong. The counter of the quota around the inner one is
-        // right.
+        // The counters of the inner quota and of a user are wrong. The counter of the quota around the inner
+        // one is right.
         let drift = [(tree.keys[1], 3, -99), (QuotaKey::User(2), -7, 5)];
         let effects = drift.map(|(key, inodes, blocks)| Effect::Charge { key, inodes, blocks });
         let txn = Txn { op_id: OpId(1 << 120), guards: Vec::new(), effects: effects.to_vec() };
