@@ -9,7 +9,7 @@ use crate::source::has_word;
 /// A code span that begins with one of these is a path from the top of the checkout.
 const FOLDERS: &[&str] = &["crates/", "docs/", "scripts/", "tests/", "xtask/"];
 
-/// The most lines of a file that a newcomer reads as a whole.
+/// A file that a newcomer reads as a whole, and its maximum number of lines.
 const LINES_MAX: (&str, usize) = ("ARCHITECTURE.md", 199);
 
 /// Checks a Markdown file. `place` is the path to print. `read` returns the text of a file of the checkout,
@@ -35,7 +35,7 @@ pub(crate) fn check(place: &str, text: &str, mut read: impl FnMut(&str) -> Optio
         } else if line.contains(char::is_alphanumeric) && !rows.insert(line) {
             problem("a row of this table twice".into(), "remove one of them");
         }
-        // The files that contain the tests named after them on the line, with their texts.
+        // The files whose tests the rest of the line names, with their texts.
         let mut files: Vec<(&str, String)> = Vec::new();
         let mut was_name = false;
         let mut parts = line.split('`');

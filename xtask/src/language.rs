@@ -1,5 +1,5 @@
-//! Rules of language: words that plain English does without, names that the glossary has replaced, and the form of
-//! commit subjects.
+//! Rules of language: words that plain English does without, names that the glossary has replaced, and the
+//! form of commit subjects.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Rule for the names of types: a name that is public in one crate is public in no other crate, so that it has one
-//! meaning in the project. The names in [`SHARED`] are excepted.
+//! Rule for the names of types: a name that is public in one crate is public in no other crate, so that it
+//! has one meaning in the project. The names in [`SHARED`] are excepted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::path::Path;
 use crate::problem::Problem;
 use crate::source::{Masked, is_test_file, lines_before_tests};
 
-/// Names that several crates have, sorted. They mean the same in two layers, such as a request of the kernel and its
-/// operation, or the module of each says what it is.
+/// Names that several crates have, sorted. Such a name means the same in two layers, for example a request of
+/// the kernel and its operation, or its crate makes clear what it is.
 const SHARED: &[&str] = &[
     "Activity",
     "Attr",

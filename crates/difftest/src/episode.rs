@@ -1,5 +1,5 @@
-//! Executes steps on both sides. Compares what a step affects after each step, and everything after a number
-//! of steps.
+//! Executes steps on both sides. After each step, compares what the step affects; after a number of steps,
+//! compares everything.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -42,12 +42,14 @@ impl Pair {
             // ends in this directory.
             for (path, mode) in [(outer.clone(), 0o755), (outer.join("top"), 0o777)] {
                 rustix::fs::mkdir(&path, Mode::from_raw_mode(mode))
-                    .map_err(|error| format!("{}: {error}", path.display()))?;
+                    .map_err(|error| format!("cannot create directory {}: {error}", path.display()))?;
             }
             Ok((outer.clone(), Side::new(outer.join("top"))))
         };
         let ((tested_outer, tested), (reference_outer, reference)) = (make(tested)?, make(reference)?);
-        let abilities = Abilities::of(&tested_outer, &reference_outer).map_err(|error| error.to_string())?;
+        let abilities = Abilities::of(&tested_outer, &reference_outer).map_err(|error| {
+            format!("cannot probe {} and {}: {error}", tested_outer.display(), reference_outer.display())
+        })?;
         Ok(Pair { tested, reference, parents: [tested_outer, reference_outer], abilities })
     }
 }
@@ -87,14 +89,15 @@ pub(crate) struct Episode {
     interval: u64,
     made: u64,
     live: Vec<RelativePath>,
-    /// The times when last seen, by the inode numbers on both sides.
+    /// The times of each file when it was last compared, by its inode numbers on both sides.
     seen: HashMap<(u64, u64), Observation>,
     /// Whether the last step may update ctime on one side only: see [`known::ctime_is_free`].
     ctime_is_free: bool,
     clock: Clock,
 }
 
-/// 5 to 80 steps: often enough to name the step, rarely enough that the caches of the tested side matter.
+/// The number of steps between two full comparisons, 5 to 80. They are frequent enough to tell which steps
+/// cause a difference, and rare enough that the caches of the tested side matter.
 pub(crate) fn interval_of(seed: u64) -> u64 {
     5 << Random::new(seed).below(5)
 }
@@ -150,13 +153,13 @@ impl Episode {
         if known::avoid(step, |at| stat_of(reference, at)) {
             return Ok(());
         }
-        let said = self.pair.reference.execute(step);
+        let expected = self.pair.reference.execute(step);
         let tested = self.pair.tested.execute(step);
         let content = |slot: usize, offset: u64| content_from(&self.pair.reference, slot, offset);
-        if !known::same(&step.call, &tested, &said, content) {
-            return Err(format!("returned {tested:?}, expected {said:?}"));
+        if !known::same(&step.call, &tested, &expected, content) {
+            return Err(format!("returned {tested:?}, expected {expected:?}"));
         }
-        if said == Outcome::Nothing {
+        if expected == Outcome::Nothing {
             return Ok(());
         }
         for rel_path in step.call.rel_paths() {
@@ -166,7 +169,7 @@ impl Episode {
             } else {
                 self.compare_path(&RelativePath(Vec::new()))?;
             }
-            if said == Outcome::Done
+            if expected == Outcome::Done
                 && !self.live.contains(rel_path)
                 && self.live.len() < 200
                 && rel_path.0.len() < 300

@@ -1,4 +1,5 @@
-//! Generates the next step from a seed and the existing names. Most steps name a file that exists; some are invalid.
+//! Generates the next step from a seed and the existing names. Most steps name a file that exists; some are
+//! invalid.
 
 use rustix::fs::{Access, FallocateFlags, OFlags, RenameFlags, XattrFlags};
 
@@ -370,8 +371,8 @@ impl Generator {
         let mut bytes = Vec::new();
         if !live.is_empty() && self.random.chance(65) {
             let rel_path = self.random.pick(live);
-            // At most three components. A name in the directory under test gets no slash before it: as the
-            // target of a link, it would then begin at the real root.
+            // At most three components. A name directly in the directory under test gets no slash before it,
+            // because it may become the target of a link, which would then be an absolute path.
             if !rel_path.0.is_empty() && rel_path.0.iter().filter(|byte| **byte == b'/').count() < 2 {
                 bytes = rel_path.0;
                 bytes.push(b'/');
@@ -385,8 +386,8 @@ impl Generator {
         RelativePath(bytes)
     }
 
-    /// The target of a symbolic link. It must not lead upwards or to the real root, because root follows links too and
-    /// could change files outside of the directory under test.
+    /// The target of a symbolic link. It must not lead upwards or to the real root, because root follows
+    /// links too and could change files outside of the directory under test.
     fn target(&mut self, live: &[RelativePath]) -> RelativePath {
         match self.random.below(10) {
             0 => RelativePath(vec![b't'; 4000]),

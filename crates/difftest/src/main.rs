@@ -1,6 +1,6 @@
-//! A differential tester: random system calls by several users, each made in two directories, with everything
-//! that a program could see compared in between. One directory is on the file system under test, the other on
-//! a file system of Linux (ext4 or tmpfs, mounted noatime).
+//! A differential tester. It makes random system calls as several users, each call in two directories, and
+//! compares everything that a program can see. One directory is on the file system under test, the other on a
+//! file system of Linux (ext4 or tmpfs, mounted noatime).
 //!
 //! ```text
 //! difftest --tested DIR --reference DIR [--steps N] [--seed N] [--episode N] [--length N]
@@ -98,9 +98,11 @@ fn run(options: &Options) -> Result<bool, String> {
     if !rustix::process::geteuid().is_root() {
         return Err("this must run as root: it acts as several users".to_owned());
     }
-    let flags = rustix::fs::statvfs(&options.reference).map_err(|error| error.to_string())?.f_flag;
-    if !flags.contains(StatVfsMountFlags::NOATIME) {
-        return Err(format!("{} is not mounted noatime", options.reference.display()));
+    let reference = options.reference.display();
+    let stat = rustix::fs::statvfs(&options.reference)
+        .map_err(|error| format!("cannot read the mount options of {reference}: {error}"))?;
+    if !stat.f_flag.contains(StatVfsMountFlags::NOATIME) {
+        return Err(format!("{reference} is not mounted noatime; remount it with -o noatime"));
     }
     let Options { seed, length, .. } = *options;
     let (first, end) = match options.episode {
@@ -109,14 +111,14 @@ fn run(options: &Options) -> Result<bool, String> {
     };
     println!("seed {seed}: {} episodes of {length} steps", end - first);
     let started = Instant::now();
-    let mut said = started;
+    let mut printed = started;
     for number in first..end {
         if let Err(failure) = one_episode(&options.tested, &options.reference, seed, number, length)? {
             report(options, number, &failure)?;
             return Ok(false);
         }
-        if said.elapsed() > Duration::from_secs(60) {
-            said = Instant::now();
+        if printed.elapsed() > Duration::from_secs(60) {
+            printed = Instant::now();
             println!("{} steps, {} s", (number + 1 - first) * length, started.elapsed().as_secs());
         }
     }

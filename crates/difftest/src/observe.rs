@@ -59,15 +59,15 @@ pub(crate) struct Observation {
 /// How timestamps are compared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// When the run began, in seconds. Timestamps before that, or more than a day later, were set by a step
-    /// and must be equal.
+    /// When the episode began, in seconds. Timestamps before that, or more than a day later, were set by a
+    /// step and must be equal.
     pub(crate) began: i64,
     /// Two changes that are less than this many nanoseconds apart may get the same timestamp.
     pub(crate) grain_ns: i128,
 }
 
-/// The first difference in how the times changed since the last observation, or in times that do not depend
-/// on a clock.
+/// The first difference in whether a time changed since the last observation, or in a time that a step has
+/// set.
 pub(crate) fn moved(
     then: Option<Observation>,
     now: Observation,

@@ -25,7 +25,7 @@ pub(crate) enum Outcome {
     Bytes(Vec<u8>),
     Names(Vec<Vec<u8>>),
     Failed(Errno),
-    /// The slot is empty.
+    /// The call was not made: its slot is empty, or it seeks in a directory.
     Nothing,
 }
 
