@@ -118,9 +118,9 @@ fn replay(
     states
 }
 
-/// A copy contains what the source contained at some moment of the call. It does not contain a write that
-/// commits between the copy's plan and its commit (`Guard::Rows` permits newer rows), as copy_file_range(2)
-/// is not atomic either.
+/// Checks that a copy contains what the source contained at some moment of the call, and puts these bytes
+/// into the model. A copy lacks a write that is committed between the copy's plan and its commit
+/// (`Guard::Rows` permits newer rows); copy_file_range(2) is not atomic either.
 fn copied(
     ended: &Ended,
     commit: &Commit,

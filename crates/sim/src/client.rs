@@ -48,7 +48,8 @@ pub(crate) struct Client {
     in_doubt: Mutex<Vec<(Ended, Write, InDoubtTxn)>>,
 }
 
-/// Leased slice numbers, and those that may be in the store without a row; see `vfs/src/numbers.rs`.
+/// The leased slice numbers that are left, and the numbers of slices that may be in the store without a row;
+/// see `vfs/src/numbers.rs`.
 #[derive(Debug, Default)]
 struct Slices {
     left: Range<u64>,
@@ -100,7 +101,7 @@ impl Client {
 
     pub(crate) fn rejoin(&self, shared: &Shared) {
         let mut begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(NonTreeAction::Rejoin));
-        // A collector that saw neither session may remove slices below the counter.
+        // A collector that saw neither the old nor the new session may remove slices below the counter.
         let next = self.meta.read_counter(Counter::Slice);
         if let Ok(next) = &next {
             lock(&self.slices).left = *next..*next;
@@ -125,7 +126,8 @@ impl Client {
             }
             Act::Link { ino, dir, name } => {
                 let session = self.meta.session();
-                // It is removed before the call, because it is no longer an orphan if the call succeeds.
+                // The inode is removed from the set before the call, because it is no orphan once the call
+                // succeeds.
                 let is_own = lock(&self.orphans).remove(&(session, *ino));
                 let orphan_of = is_own.then_some(session);
                 let got = self.step(shared, Step::Link { ino: *ino, dir: *dir, name, orphan_of });

@@ -49,7 +49,8 @@ impl Clocks {
         }
     }
 
-    /// Sets the wall clock of the client's machine by this many seconds forwards or backwards.
+    /// Moves the wall clock of the client's machine forwards by this many seconds, or backwards if it is
+    /// negative.
     pub(crate) fn set(&self, client: usize, seconds: i64) {
         if let Some(set) = self.set_nanos.get(client) {
             set.fetch_add(seconds * 1_000_000_000, Relaxed);

@@ -42,8 +42,8 @@ impl Model {
         Model { objects: BTreeMap::from([(Ino::ROOT, root)]), limits }
     }
 
-    /// Applies the step, or returns the errno with which it must fail. The inodes and blocks that it adds must fit
-    /// below all limits.
+    /// Applies the step, or returns the errno with which it must fail. The inodes and blocks that it adds
+    /// must fit below all limits.
     pub(crate) fn apply(&mut self, step: &Step) -> Result<Reply, Errno> {
         if self.limits.is_none() {
             return self.change(step);
@@ -335,7 +335,8 @@ impl Model {
         }
     }
 
-    /// What happens to an inode that has lost a name.
+    /// Returns what happens to an inode that has lost a name. Removes the inode if it has no name left and is
+    /// not open.
     fn release(&mut self, ino: Ino, open: Option<Ino>) -> UnlinkOutcome {
         if self.names(ino) > 0 {
             UnlinkOutcome::Linked

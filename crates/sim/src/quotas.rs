@@ -1,6 +1,6 @@
-//! Two nested quotas around the whole tree, and quotas of its owner and group. Every inode counts in all of them, so each
-//! must always equal the usage of the volume, and the model needs to know only their limits. Moves between quotas are
-//! covered by the tests of the crate `suite`.
+//! Two nested quotas around the whole tree, and quotas of its owner and group. Every inode counts in all of
+//! them, so each must always equal the usage of the volume, and the model needs to know only their limits.
+//! Moves between quotas are covered by the tests of the crate `suite`.
 
 use meta::{Access, Effect, Engine, MemEngine, Quota, QuotaKey, QuotaRule, QuotaTag, Record, RecordKey, Txn};
 use types::{Ino, OpId, QuotaId};

@@ -105,7 +105,7 @@ pub fn run(seed: u64, mutant: Option<Mutant>) -> History {
     run_cut(seed, mutant, &Cut::default())
 }
 
-/// The same without the decisions in `cut`.
+/// Like [`run`], without the decisions that `cut` leaves out.
 pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     let engine = MemEngine::default();
     if let Err(error) = volume().format(&engine) {

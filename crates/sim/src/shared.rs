@@ -22,11 +22,13 @@ pub(crate) struct Ended {
     pub(crate) client: usize,
     pub(crate) session: SessionId,
     pub(crate) step: Step,
-    /// `began` and `ended` are the sequence numbers of the newest commits when the step began and ended; `at`
-    /// is the time when it began; `floor` is the sequence number of the oldest state that a read may return.
+    /// The sequence number of the newest commit when the step began.
     pub(crate) began: u64,
+    /// The time when the step began.
     pub(crate) at: Duration,
+    /// The sequence number of the newest commit when the step ended.
     pub(crate) ended: u64,
+    /// The sequence number of the oldest state that a read may return.
     pub(crate) floor: u64,
     pub(crate) got: Got,
     /// The lines of the history at its beginning and end. They order steps without a commit between them.

@@ -12,8 +12,8 @@ const MAX_RUNS: usize = 500;
 /// The time after which no further history is run.
 const MAX_TIME: Duration = Duration::from_secs(60);
 
-/// Shortens a history that has findings: leaves out decisions of the scheduler as long as at least one finding remains.
-/// Returns the given history if no decision can be left out.
+/// Shortens a history that has findings: leaves out decisions of the scheduler as long as at least one
+/// finding remains. Returns the given history if no decision can be left out.
 pub fn shorten(history: History, mutant: Option<Mutant>) -> History {
     let seed = history.seed;
     shorten_by(history, |cut| run_cut(seed, mutant, cut))

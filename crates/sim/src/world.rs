@@ -252,8 +252,8 @@ fn is_real(txn: &Txn) -> bool {
     !txn.effects.iter().all(is_beside)
 }
 
-/// A transaction as text, without times and without the random ids of visitors, so that a seed always shows
-/// the same.
+/// A transaction as text, without times and without the random ids of clients that have no session, so that a
+/// seed always shows the same.
 fn shown(txn: &Txn) -> String {
     let session = (txn.op_id.0 >> 64) as u64;
     let by =

@@ -18,7 +18,8 @@ const BLOCK_BYTES: u32 = 4096;
 const LENGTHS: [u32; 8] =
     [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, MAX_BYTES - 1, MAX_BYTES, MAX_BYTES + 1];
 
-/// A value: `len` times the same byte, which is 0 if the value is empty. `byte` is `None` for any other value.
+/// A value: `len` times the same byte, which is 0 if the value is empty. `byte` is `None` for any other
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     pub(crate) len: u32,

@@ -224,7 +224,7 @@ impl<E: fmt::Debug> fmt::Debug for Faulty<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Faulty")
             .field("inner", &self.inner)
-            .field("odds", &self.fault_rates)
+            .field("fault_rates", &self.fault_rates)
             .finish_non_exhaustive()
     }
 }
@@ -239,11 +239,11 @@ impl FaultRates {
             (self.delay, delay),
             (self.rival, Fault::Rival),
         ];
-        for (fault_rates, fault) in faults {
-            if left < fault_rates {
+        for (rate, fault) in faults {
+            if left < rate {
                 return fault;
             }
-            left -= fault_rates;
+            left -= rate;
         }
         Fault::None
     }

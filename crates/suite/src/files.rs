@@ -1,4 +1,5 @@
-//! Files in one directory, as bare transactions: for tests of an engine whose server crashes, hangs or fails over.
+//! Files in one directory, as bare transactions: for tests of an engine whose server crashes, hangs or fails
+//! over.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -71,9 +72,10 @@ pub fn add_file_in_quotas(ino: u64) -> Txn {
     create
 }
 
-/// Interrupts wipes of a volume with `symlinks` symlinks and as many waiting lock requests. `wipe` wipes the volume,
-/// and lets only the given number of requests through, one more each time, until a wipe is not interrupted. If the
-/// settings are gone, everything must be gone, because a later wipe recognizes the volume by its settings.
+/// Interrupts wipes of a volume with `symlinks` symlinks and as many waiting lock requests. `wipe` wipes the
+/// volume, and lets only the given number of requests through, one more each time, until a wipe is not
+/// interrupted. If the settings are gone, everything must be gone, because a later wipe recognizes the volume
+/// by its settings.
 pub fn interrupted_wipes_leave_the_settings(
     engine: &dyn Engine,
     symlinks: u64,
@@ -189,7 +191,8 @@ pub fn persistently<T>(mut request: impl FnMut() -> Result<T, EngineError>) -> T
     }
 }
 
-/// Repeats a request until it succeeds: for requests whose timeout is so short that a busy machine may exceed it.
+/// Repeats a request until it succeeds: for requests whose timeout is so short that a busy machine may exceed
+/// it.
 pub fn until_done<T, E: fmt::Display>(mut request: impl FnMut() -> Result<T, E>) -> T {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -210,8 +213,8 @@ pub fn wait_until(pause: Duration, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Several threads create files while `restart` kills the server and starts it again: each acknowledged create is
-/// kept, and none is applied twice. Returns the files.
+/// Several threads create files while `restart` kills the server and starts it again: each acknowledged
+/// create is kept, and none is applied twice. Returns the files.
 pub fn survive_kills(engine: &dyn Engine, kills: u32, restart: &dyn Fn()) -> BTreeSet<u64> {
     const THREADS: u64 = 4;
     const BATCH: u64 = 4;

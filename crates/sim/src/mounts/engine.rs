@@ -17,9 +17,9 @@ use crate::mutant::Mutant;
 use crate::world::removes;
 use crate::xattrs::Value;
 
-/// The interval in which a stream polls for changes.
+/// The interval at which a stream polls for changes.
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
-/// How long the heartbeat of the mutant waits for the store.
+/// How long a heartbeat waits for the store in [`Mutant::HeartbeatBehindFlush`].
 const STALL: Duration = Duration::from_secs(200);
 
 #[derive(Debug)]

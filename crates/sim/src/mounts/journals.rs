@@ -1,4 +1,4 @@
-//! The journals of the simulated machines, as mutants see them.
+//! The journals of the simulated machines. Mutants lose some of the entries.
 
 use std::io;
 
@@ -7,8 +7,8 @@ use types::SessionId;
 
 use crate::mutant::Mutant;
 
-/// The variant of the entry that says how transactions were sent, as `postcard` encodes it. It follows the
-/// length and the checksum of a frame.
+/// The first byte of an entry that records how transactions were sent: the number of the entry's variant, as
+/// `postcard` encodes it. It follows the length and the checksum of the frame.
 const SENT: Option<&u8> = Some(&2);
 const FRAME_BYTES: usize = 8;
 
@@ -19,6 +19,7 @@ pub(super) struct MachineJournals {
     pub(super) mutant: Option<Mutant>,
 }
 
+/// A journal that does not store the entries which begin with [`SENT`].
 #[derive(Debug)]
 struct Forgetful(Box<dyn Storage>);
 

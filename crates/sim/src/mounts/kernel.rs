@@ -66,8 +66,8 @@ impl Memory {
         let valid_until = Instant::now() + lifetimes.attributes;
         let new = Inode { mode: attr.mode.bits(), valid_until, version };
         match state.inodes.get_mut(&ino) {
-            // A notification or another reply arrived meanwhile: the kernel drops the attributes and uses
-            // those that it has, once. The client cannot prevent that.
+            // A notification or another reply arrived meanwhile: the kernel drops the attributes of this
+            // reply and uses the old ones, once. The client cannot prevent that.
             Some(inode) if inode.version > begun.0 => None,
             Some(inode) => {
                 *inode = new;

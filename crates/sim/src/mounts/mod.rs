@@ -37,7 +37,7 @@ pub fn run_mounts(seed: u64, mutant: Option<Mutant>) -> History {
     run_cut(seed, mutant, &Cut::default())
 }
 
-/// The same without the decisions in `cut`.
+/// Like [`run_mounts`], without the decisions that `cut` leaves out.
 pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     let mut history = History::new(seed);
     let engine = MemEngine::default();
@@ -116,9 +116,9 @@ fn keep<T>(events: &mut Vec<T>, cut: &Cut, kind: Kind) {
 
 fn draw(seed: u64, mutant: Option<Mutant>) -> Conditions {
     let mut rng = Rng::of(seed, 9, 0);
-    // Only a mount that stands still for long loses its session, only a kill leaves a journal, and few
-    // notifications overtake a reply that is then used. Without these conditions, the mutants would need
-    // several times as many seeds.
+    // Some mutants show only in rare cases: only a mount that stands still for long loses its session, only a
+    // kill leaves a journal, and few notifications overtake a reply that is then used. For these mutants the
+    // cases are made frequent; otherwise they would need several times as many seeds.
     let needs_halts = mutant == Some(Mutant::KeepsLocks);
     let needs_acts = mutant == Some(Mutant::NotRepeated);
     let needs_kills = matches!(mutant, Some(Mutant::NotReplayed | Mutant::ForgetsSent));

@@ -1,4 +1,5 @@
-//! A directory that one program changes, and the states of its names according to the answers that the program got.
+//! A directory that one program changes, and the states of its names according to the answers that the
+//! program got.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use types::Ino;
 use vfs::SessionLoss;
 
-/// The programs of all mounts.
+/// The number of programs on all mounts.
 pub(super) const ALL_PROGRAMS: usize = 4;
 
 /// The number of names that the directory's own program changes in it. Each program of any mount may change
@@ -20,7 +21,7 @@ pub(super) struct Place {
     pub(super) ino: Ino,
     pub(super) client: usize,
     pub(super) program: u64,
-    /// The latest loss of its mount's session when the mount created the directory, if any.
+    /// The last loss of the mount's session before the mount created the directory, if any.
     pub(super) loss: Option<SessionLoss>,
     pub(super) names: Mutex<Names>,
 }
@@ -30,7 +31,7 @@ pub(super) struct Names {
     pub(super) changes: usize,
     /// The clients that have looked into the directory.
     pub(super) seen: HashSet<usize>,
-    /// For each name its states, the last one last.
+    /// The states of each name, in the order of time.
     pub(super) states: [Vec<NameState>; ALL_NAMES],
 }
 

@@ -1,5 +1,6 @@
-//! Directories that one program changes, and in which others look names up. The result of a lookup must have been true
-//! at some moment during the lookup, whether or not the mount that made the change has committed it.
+//! Directories that one program changes, and in which others look names up. The result of a lookup must have
+//! been true at some moment during the lookup, whether or not the mount that made the change has committed
+//! it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +19,7 @@ const _: () = assert!(CLIENTS * PROGRAMS as usize == ALL_PROGRAMS);
 const CHANGES: usize = 20;
 
 impl Program {
-    /// Changes a name in this program's directory, or makes a new one.
+    /// Changes names in this program's directory, or makes a new directory.
     pub(super) fn change_place(&self, number: u64) {
         let places = lock(&self.shared.places).clone();
         let is_own = |place: &&Arc<Place>| (place.client, place.program) == (self.client, self.number);
@@ -133,15 +134,15 @@ impl Program {
         let ended = self.shared.clocks.now();
         let Ok(found) = found else { return };
         let found = found.is_some();
-        // Changes that a mount had not committed are lost with its session, and a mount that stood still may answer
-        // from an outdated cache.
+        // Changes that a mount had not committed are lost with its session, and a mount that stood still may
+        // answer from an outdated cache.
         let is_excused = |client| self.shared.has_stood_still(client, Duration::from_secs(200));
         if is_excused(self.client) || is_excused(place.client) {
             return;
         }
         let mut names = lock(&place.names);
-        // A mount that has used the directory before may answer from its cache until an invalidation arrives, except about
-        // the names that it changes itself.
+        // A mount that has used the directory before may answer from its cache until an invalidation arrives,
+        // except about the names that it changes itself.
         let is_first = names.seen.insert(self.client) && self.client != place.client;
         let changer = at.checked_sub(NAMES).map_or(place.client, |program| program / PROGRAMS as usize);
         let is_exact = is_first || self.client == changer;

@@ -1,5 +1,5 @@
-//! The programs on a mount: they check permissions, change modes, write under a lock, use extended attributes,
-//! and use files that they have unlinked.
+//! The programs on a mount: they check permissions, change modes, write under a lock, use extended
+//! attributes, and use files that they have unlinked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,14 +54,14 @@ pub(super) struct Program {
 
 impl Program {
     pub(super) fn run(&self) {
-        let who = self.client as u64 * PROGRAMS + self.number;
+        let index = self.client as u64 * PROGRAMS + self.number;
         if self.number == 0 {
             self.look_into_own_places();
         }
         for number in 0.. {
-            scheduler::set_rng(Rng::of(self.shared.seed, 10 + who, number));
+            scheduler::set_rng(Rng::of(self.shared.seed, 10 + index, number));
             host::sleep(Duration::from_millis(host::random() % self.shared.conditions.idle_ms));
-            let decision = (number * CLIENTS as u64 * PROGRAMS + who) as usize;
+            let decision = (number * CLIENTS as u64 * PROGRAMS + index) as usize;
             if self.shared.decide_numbered(Kind::Assignment, decision) {
                 self.act(number);
             }

@@ -43,7 +43,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// Lets the thread unwind. One that has already ended does not receive this.
+    /// Lets the thread unwind. This does nothing if the thread has already ended.
     fn end(&self) {
         let _ = self.answers.send(false);
     }
@@ -82,8 +82,8 @@ pub(super) struct Events {
     pub(super) kills: Vec<Kill>,
 }
 
-/// The work of a main thread: that of a client or, under the number after those of all clients, that of the
-/// tools.
+/// The work of a main thread, which runs a client or the tools. The number of the tools follows those of the
+/// clients.
 pub(super) type Main = Box<dyn FnOnce() + Send>;
 
 /// The machine of a thread.
@@ -202,8 +202,8 @@ fn start(
     })
 }
 
-/// Runs `mains` main threads, one for each client and one for the tools, and all threads that they start, until
-/// `horizon`. Calls `before_end` before it ends them. Returns the findings.
+/// Runs `mains` main threads, one for each client and one for the tools, and all threads that they start,
+/// until `horizon`. Calls `before_end` before it ends them. Returns the findings.
 pub(super) fn run(
     seed: u64,
     clocks: &Arc<Clocks>,

@@ -36,8 +36,8 @@ pub(super) struct Conditions {
     pub(super) faults: u64,
     /// The maximum time in ms between two actions of a program.
     pub(super) idle_ms: u64,
-    /// One of this many answers of a stream with changes finds that some were removed from the log unread; 0
-    /// means none.
+    /// If a poll of a stream finds changes, in one of this many cases some of them are removed from the log
+    /// unread; 0 means never.
     pub(super) trims: u64,
     /// Whether tools run beside the mounts.
     pub(super) has_tools: bool,
@@ -120,7 +120,7 @@ impl Shared {
         !self.cut.has(kind, number)
     }
 
-    /// The same for a decision that has a number.
+    /// Like [`Self::decide`], for the decision with this number.
     pub(super) fn decide_numbered(&self, kind: Kind, number: usize) -> bool {
         self.decisions[kind as usize].fetch_max(number + 1, Relaxed);
         !self.cut.has(kind, number)
@@ -149,7 +149,8 @@ impl Shared {
         xattrs.note(key, self.clocks.now(), value);
     }
 
-    /// Whether `is` holds for one of the values of the attribute at that time or later; `None` is its absence.
+    /// Whether `is` holds for one of the values of the attribute at that time or later; `None` is its
+    /// absence.
     pub(super) fn was_xattr(
         &self,
         ino: Ino,

@@ -49,8 +49,8 @@ pub(super) fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// The problems that each of several checks finds. A change in progress can look like a problem, but not to all of
-/// them.
+/// The problems that each of several checks finds. A change in progress can look like a problem, but not to
+/// all of them.
 fn confirmed(engine: &dyn Engine) -> Result<Vec<Problem>, EngineError> {
     let mut left = Vec::new();
     check::check(engine, &CheckScope::Volume, &mut |problem| left.push(problem), &mut |_, _| {})?;
@@ -67,8 +67,9 @@ fn confirmed(engine: &dyn Engine) -> Result<Vec<Problem>, EngineError> {
     Ok(left)
 }
 
-/// Removes the unlinked inodes of sessions that have no record, and the blocks that nothing refers to, however
-/// new they are, so the rules must hold without the grace period (`Left` and `Sweeper` in `cli/src/gc.rs`).
+/// Removes the unlinked inodes of sessions that have no record, and the blocks that nothing refers to (`Left`
+/// and `Sweeper` in `cli/src/gc.rs`). Even the newest blocks are removed, so the rules must hold without the
+/// grace period.
 fn collect(shared: &Shared, engine: &dyn Engine, meta: &Meta) -> Result<(usize, usize), Failure> {
     // The counter is read before the sessions, and so are the unlinked inodes.
     let next = match engine.read(&[RecordKey::Counter(Counter::Slice)])?.records.first() {

@@ -50,7 +50,7 @@ pub fn acl_guard(engine: &dyn Engine) {
     assert!(holds(ID) && holds(other));
     apply(engine, vec![condemn(ID)]);
     assert!(!holds(ID) && holds(other));
-    // The record of a conflict is that of a stored ACL.
+    // The conflict shows a condemned ACL like a stored one.
     let Outcome::Conflict(snapshot) = commit(engine, txn(vec![Guard::Acl { id: ID }], vec![put(4, FILE)]))
     else {
         panic!("a condemned ACL was used")

@@ -116,8 +116,8 @@ pub fn creates_are_applied_in_order(engine: &dyn Engine) {
         Record::Dirent(Ino(parent), name(entry), Some(dirent))
     };
     assert_eq!(names(4), [dirent(4, "y", 21), dirent(4, "z", 24)]);
-    // Removing a directory discards changes of it that the same batch made before; a new directory with its
-    // number has its own times.
+    // Removing a directory discards the changes to it that the same batch made before; a new directory with
+    // its number has its own times.
     let gone = |ino| txn(Vec::new(), vec![Effect::DropInode { ino: Ino(ino) }]);
     let batch = [
         create(2, 30, "d", 100),
@@ -165,7 +165,7 @@ pub fn space_is_granted_in_order(engine: &dyn Engine) {
     assert_eq!(read_usage(engine).inodes, 24);
     let full: Vec<Txn> = (40..44).map(|ino| create(ino, 24)).collect();
     assert_eq!(done(&full), [false; 4]);
-    // A removal frees space for later transactions, and for no more than it freed.
+    // Later transactions get the space that a removal freed, and no more.
     let turns = [create(50, 24), remove(10), create(51, 24), create(52, 24), remove(11), create(53, 24)];
     assert_eq!(done(&turns), [false, true, true, false, true, true]);
     assert_eq!(done(&[write(12, 3), write(13, 3), write(14, 3), write(15, 5)]), [true, true, false, true]);
@@ -224,7 +224,7 @@ pub fn a_directory_is_removed_together_with_its_entries(engine: &dyn Engine) {
         Effect::DropInode { ino: d },
         Effect::SetTimes { ino: top, atime: None, mtime: Some(Time::from_nanos(50)), ctime: None },
     ];
-    // It shares a batch with other changes.
+    // The transaction shares a batch with other changes.
     let make = |entry: &str, ino| txn(Vec::new(), vec![put(ino, FILE), put_dirent(2, entry, ino)]);
     let batch = [make("x", 6), txn(guards, effects), make("y", 7)];
     let outcomes = engine.commit(&batch).expect("a commit");

@@ -97,7 +97,7 @@ pub fn access_changes_increment_the_revision(engine: &dyn Engine) {
         quota: QuotaTag::NONE,
     };
     let changed = apply(engine, vec![Effect::SetAccess { ino: Ino(3), access }]);
-    let after = read_inode(engine, 3).expect("the node");
+    let after = read_inode(engine, 3).expect("the inode");
     assert_eq!((Access::from(&after), after.access_rev), (access, 6));
     assert_eq!(changed, [after]);
 }
@@ -380,8 +380,8 @@ pub fn usage_can_be_corrected(engine: &dyn Engine) {
     apply(engine, vec![Effect::PutInode(file)]);
     let before = read_usage(engine);
     // Corrections come before, between and after effects that also change the usage.
-    let (more, less) = (|inodes, blocks| Effect::AddUsage { inodes, blocks }, put(4, FILE));
-    apply(engine, vec![more(3, 0), less, more(-1, 7), Effect::DropInode { ino: Ino(4) }]);
+    let (more, create) = (|inodes, blocks| Effect::AddUsage { inodes, blocks }, put(4, FILE));
+    apply(engine, vec![more(3, 0), create, more(-1, 7), Effect::DropInode { ino: Ino(4) }]);
     let after = read_usage(engine);
     assert_eq!((after.inodes, after.blocks), (before.inodes + 2, before.blocks + 7));
     apply(engine, vec![more(-2, -7)]);

@@ -76,15 +76,16 @@ pub(super) fn commit(engine: &dyn Engine, txn: Txn) -> Outcome {
     outcomes.remove(0)
 }
 
-/// Commits a transaction while other threads commit. Under load an engine may return a transient or an indeterminate
-/// error. So this sends the same transaction again, like a client; the engine applies it once.
+/// Commits a transaction while other threads commit. Under load an engine may return a transient or an
+/// indeterminate error. So this sends the same transaction again, like a client; the engine applies it once.
 pub(super) fn commit_in_race(engine: &dyn Engine, txn: &Txn) -> Outcome {
     let mut outcomes = persistently(|| engine.commit(std::slice::from_ref(txn)));
     assert_eq!(outcomes.len(), 1);
     outcomes.remove(0)
 }
 
-/// Reads while other threads commit, which may block the read for a while: a transient error.
+/// Reads while other threads commit. Their commits may block the read for a while, which is a transient
+/// error, so this reads again.
 pub(super) fn read_in_race(engine: &dyn Engine, keys: &[RecordKey]) -> Vec<Record> {
     persistently(|| engine.read(keys)).records
 }

@@ -32,8 +32,9 @@ pub use watching::*;
 
 /// Creates one `#[test]` per case of the suite. `$new` is a function without arguments that returns an empty
 /// engine and a value to keep alive with it, such as a temporary directory. For an engine without a stream of
-/// changes, write `conformance!(without_stream, $new)`. If the engine needs a server that may be missing, write
-/// `conformance!(if $can, $new)`: `$can` is a function that returns whether the test can run, and otherwise skips it.
+/// changes, write `conformance!(without_stream, $new)`. If the engine needs a server that may be missing,
+/// write `conformance!(if $can, $new)`: `$can` is a function that returns whether the test can run, and
+/// reports a skip if it cannot.
 #[macro_export]
 macro_rules! conformance {
     (if $can:expr, $new:expr) => {

@@ -250,8 +250,8 @@ pub fn concurrent_charges_never_exceed_a_limit(engine: &dyn Engine) {
                     let mut effects = vec![put(ino, FILE)];
                     effects.extend(keys.map(|key| charge(key, 1, 3)));
                     let txn = txn(guards.into(), effects);
-                    // Send the same transaction again, because the server may have chosen it as the victim of a
-                    // deadlock.
+                    // Send the same transaction again, because the server may have chosen it as the victim of
+                    // a deadlock.
                     let tried = crate::files::persistently(|| engine.commit(std::slice::from_ref(&txn)));
                     matches!(tried[..], [Outcome::Committed { .. }])
                 });

@@ -101,7 +101,8 @@ fn a_condemned_acl_is_kept_if_it_is_used(factory: Factory<'_>) {
     c.mkdir(dir, "sub").unwrap();
     let all = stored(c.engine());
     assert_eq!(all.len(), 2);
-    // Remove ACLs as if the walk before had not found the references. They are in use, so they can still be read.
+    // Remove ACLs as if the walk before had not found the references. They are in use, so they can still be
+    // read.
     sweep(&tool, &all, false).unwrap();
     check(&client(c.engine()));
     // A directory that is made now gets the default ACL of its parent, and the parent then loses it.
@@ -138,7 +139,8 @@ fn only_the_last_sweep_removes_acls(factory: Factory<'_>) {
     assert_eq!(stored(c.engine()), BTreeSet::new());
 }
 
-/// Two clients create files and directories under default ACLs and set ACLs, a tool removes unused ACLs in a loop.
+/// Two clients create files and directories under default ACLs and set ACLs, while a tool removes unused ACLs
+/// in a loop.
 fn no_inode_refers_to_a_removed_acl(factory: Factory<'_>) {
     let a = Arc::new(fresh(factory));
     a.meta.set_exclusive(false);
@@ -187,7 +189,7 @@ fn no_inode_refers_to_a_removed_acl(factory: Factory<'_>) {
             if round >= 30 && dropped >= 30 || threads.iter().any(|thread| thread.is_finished()) {
                 break;
             }
-            assert!(began.elapsed() < Duration::from_secs(60), "{dropped} ACLs are removed");
+            assert!(began.elapsed() < Duration::from_secs(60), "only {dropped} ACLs were removed in 60 s");
         }
     });
     check(&client(a.engine()));

@@ -159,7 +159,8 @@ fn new_files_inherit(factory: Factory<'_>) {
     check(&c);
 }
 
-/// `Make` caches the results of a default ACL. With a warm and with a cold cache, the result must follow the rule.
+/// `Make` caches the results of a default ACL. With a warm and with a cold cache, the result must follow the
+/// rule.
 fn inheritance_is_the_same_cached_or_not(factory: Factory<'_>) {
     let c = fresh(factory);
     let defaults = [

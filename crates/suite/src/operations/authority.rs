@@ -268,7 +268,8 @@ fn a_kernel_with_stale_revisions_gets_estale(factory: Factory<'_>) {
     assert_eq!(c.inode(dir).access_rev, now[0].1, "new names do not change the access revision");
 }
 
-/// The owner, mode and ACL of an inode decide about access to it: the kernel must have checked the current ones.
+/// The owner, mode and ACL of an inode decide about access to it: the kernel must have checked the current
+/// ones.
 fn changes_of_an_inode_depend_on_its_revision(factory: Factory<'_>) {
     let c = fresh(factory);
     let (dir, other) = (dir_of(&c, "d", 1, 0o1777), c.mkdir(ROOT, "other").unwrap());

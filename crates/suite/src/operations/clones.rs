@@ -428,8 +428,8 @@ fn another_session_does_not_end_a_copy(factory: Factory<'_>) {
     check(&c);
 }
 
-/// Each write adds a row to two chunks, so a copy with only one of the two is not of one moment. The file has few rows,
-/// because a server may limit the size of a transaction.
+/// Each write adds a row to two chunks, so a copy with only one of the two is not of one moment. The file has
+/// few rows, because a server may limit the size of a transaction.
 fn a_copy_of_a_changing_file_is_of_one_moment(factory: Factory<'_>) {
     let c = fresh(factory);
     c.meta.set_exclusive(false);
@@ -474,8 +474,8 @@ fn a_copy_of_a_changing_file_is_of_one_moment(factory: Factory<'_>) {
     check(&c);
 }
 
-/// A conflict returns the rows of the file, but not its inode. If the inode is read alone after that, the rows are of another
-/// moment.
+/// A conflict returns the rows of the file, but not its inode. If the inode is read alone after that, the
+/// rows are of another moment.
 fn a_copy_after_a_conflict_is_of_one_moment(factory: Factory<'_>) {
     let c = fresh(factory);
     let dir = c.mkdir(ROOT, "d").unwrap();
@@ -504,7 +504,8 @@ fn a_copy_after_a_conflict_is_of_one_moment(factory: Factory<'_>) {
             _ => {}
         }
     });
-    // The requests read the inode, read the inode with its rows, commit with a conflict, and read the inode again.
+    // The requests read the inode, read the inode with its rows, commit with a conflict, and read the inode
+    // again.
     faulty.script([Fault::None, Fault::None, Fault::Rival, Fault::RivalOfRead]);
     faulty.arm(true);
     let root = Ino(1 << 40);

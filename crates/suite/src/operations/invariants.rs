@@ -14,8 +14,8 @@ use super::fixture::Client;
 /// The rows of a page: few, so that scans have several pages.
 const PAGE_ROWS: usize = 50;
 
-/// Panics unless the volume is consistent: the directories form a tree; links, parents, xattr blocks, usage and
-/// quotas are exact; every inode has a name or an orphan row; every ACL id has its ACL.
+/// Panics unless the volume is consistent: the directories form a tree; links, parents, xattr blocks, usage
+/// and quotas are exact; every inode has a name or an orphan row; every ACL id has its ACL.
 pub(super) fn check(client: &Client) {
     let engine = client.engine();
     let inodes = inodes(engine);

@@ -208,7 +208,8 @@ fn deadlocks_are_refused(factory: Factory<'_>) {
     two.unlock(y, 0, 0);
     assert_eq!(one.wait(y, 0, 0, true), Ok(Locked::Granted));
 
-    // A cycle of three owners, over two files and three sessions: one holds x0 and y0, two holds x1, three holds y1.
+    // A cycle of three owners, over two files and three sessions: one holds x0 and y0, two holds x1, three
+    // holds y1.
     two.take(x, 1, 1, true).unwrap();
     three.take(y, 1, 1, true).unwrap();
     assert_eq!(one.wait(x, 1, 1, true), Ok(Locked::Waiting));

@@ -25,8 +25,8 @@ pub(super) const CASES: &[Case] = &[
     ("a_removal_that_gives_up_calls_no_quota_complete", a_removal_that_gives_up_calls_no_quota_complete),
 ];
 
-/// The quota is full only while the name exists. While it exists, EEXIST is correct; afterwards the create must
-/// succeed.
+/// The quota is full only while the name exists. While it exists, EEXIST is correct; afterwards the create
+/// must succeed.
 fn a_full_quota_refuses_only_additions(factory: Factory<'_>) {
     let race = Race::new(factory);
     let rival = race.rival.lock().unwrap();
@@ -88,7 +88,8 @@ fn stale_sizes_are_charged_exactly(factory: Factory<'_>) {
         &|other| other.run(&allocate),
         &|other| other.run(&append).map(drop),
     ];
-    // The cached size is smaller or larger, or does not grow where the present one does. Then the quota is full.
+    // The cached size is smaller or larger, or does not grow where the present one does. Then the quota is
+    // full.
     for (cached, present, full) in [(0, 1, false), (3, 0, false), (2, 0, false), (2, 0, true)] {
         for (at, grow) in grow.iter().enumerate() {
             c.truncate(g, 0).unwrap();
@@ -160,8 +161,8 @@ fn a_walk_ends_if_another_tool_removes_the_quota(factory: Factory<'_>) {
     check(c);
 }
 
-/// A removal finds that another tool has set a quota inside, and gives up. Meanwhile that quota is removed, and another
-/// removal has taken some inodes out of the quota.
+/// A removal finds that another tool has set a quota inside, and gives up. Meanwhile that quota is removed,
+/// and another removal has taken some inodes out of the quota.
 fn a_removal_that_gives_up_calls_no_quota_complete(factory: Factory<'_>) {
     let race = Race::new(factory);
     let c = &race.client;

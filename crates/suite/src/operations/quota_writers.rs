@@ -38,19 +38,21 @@ const MAX_IN_FLIGHT: usize = 2;
 const INODES: u64 = 100_000_000;
 /// The maximum number of files of one writer. All of them together do not fit below the limits.
 const FILES: usize = 8;
-/// The limits of the nested quotas in inodes, and in blocks; the second one is resized to half of that and back.
+/// The limits of the nested quotas in inodes, and in blocks; the second one is resized to half of that and
+/// back.
 const LIMITS: [u64; 4] = [400, 240, 120, 40];
 /// The limit of the user as which every other client acts.
 const USER: QuotaKey = QuotaKey::User(7);
 const USER_LIMIT: u64 = 200;
 
-/// Runs writers that create, write, truncate, move and remove files, in directories of four nested quotas and outside.
-/// They act as two users; one of them has a quota. Meanwhile one quota is resized, and the directory of another one moved. Each
-/// call of `open` returns another engine on the same volume, which is empty at first.
+/// Runs writers that create, write, truncate, move and remove files, in directories of four nested quotas and
+/// outside. They act as two users; one of them has a quota. Meanwhile one quota is resized, and the directory
+/// of another one moved. Each call of `open` returns another engine on the same volume, which is empty at
+/// first.
 ///
 /// # Panics
-/// The engine fails, an operation fails with an unexpected errno, a quota counts more than its hard limit, or the volume
-/// is not consistent at the end, including the counters of the quotas.
+/// The engine fails, an operation fails with an unexpected errno, a quota counts more than its hard limit, or
+/// the volume is not consistent at the end, including the counters of the quotas.
 pub fn quota_writers(open: Factory<'_>, of: QuotaWriters) -> QuotaWritten {
     let first = open();
     volume().format(&*first).unwrap();
@@ -131,8 +133,8 @@ impl Quotas {
         (resizes, moves)
     }
 
-    /// Checks that no quota counts more than its limit, which is `limit` for the second one. Returns the usage of that
-    /// one.
+    /// Checks that no quota counts more than its limit, which is `limit` for the second one. Returns the
+    /// usage of that one.
     fn check(&self, tool: &Client, limit: u64) -> u64 {
         let mut counted = 0;
         for (key, quota) in tool.meta.quotas().unwrap() {

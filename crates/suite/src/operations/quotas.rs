@@ -270,7 +270,8 @@ fn an_existing_tree(factory: Factory<'_>) {
     c.create(many, "more").unwrap();
     check(&c);
     assert!(matches!(c.meta.remove_directory_quota(id, &mut |_| true), Err(QuotaError::NoQuota)));
-    // A quota of the volume's root, which also counts an unlinked inode; its removal must find that inode, too.
+    // A quota of the volume's root, which also counts an unlinked inode; its removal must find that inode,
+    // too.
     let id = c.limit(ROOT, NONE).unwrap();
     let open = c.at(many, "more").ino;
     c.unlink_open(many, "more", Some(open)).unwrap();
@@ -358,8 +359,8 @@ fn interrupted_walks(factory: Factory<'_>) {
     check(&c);
 }
 
-/// Between any two commits of a walk, another client moves inodes that the walk has not visited to directories that it
-/// has.
+/// Between any two commits of a walk, another client moves inodes that the walk has not visited to
+/// directories that it has.
 fn a_walk_reaches_inodes_that_others_move(factory: Factory<'_>) {
     let c = fresh(factory);
     c.meta.set_exclusive(false);
@@ -521,8 +522,8 @@ fn a_change_of_owner_moves_usage(factory: Factory<'_>) {
     check(&c.stranger());
 }
 
-/// Clients create, write, move and remove under nested quotas with little room, while a tool changes limits, and sets and
-/// removes a quota. Nothing drifts, and no hard limit is exceeded.
+/// Clients create, write, move and remove under nested quotas with little room, while a tool changes limits,
+/// and sets and removes a quota. Nothing drifts, and no hard limit is exceeded.
 fn many_clients(factory: Factory<'_>) {
     const CLIENTS: u64 = 4;
     const TURNS: u64 = 30;

@@ -436,8 +436,8 @@ fn a_copy_is_of_one_moment(factory: Factory<'_>) {
     assert_eq!(copied, Ok(16));
     let expected = [of_slice(2, 0, 8), of_slice(3, 0, 8)].concat();
     assert_eq!(read(&race.client, target, 0, 16), expected, "no zeros in place of a later row");
-    // The rival extends the file to another chunk. A read of this chunk alone could miss a write to the first one
-    // that came earlier.
+    // The rival extends the file to another chunk. A read of this chunk alone could miss a write to the first
+    // one that came earlier.
     let counts = || race.faulty.inner().counts();
     let before = counts();
     let copied = race.lose(

@@ -99,7 +99,8 @@ fn records_are_read_again_when_the_stream_is_late(factory: Factory<'_>) {
     assert!(!a.meta.is_current());
 }
 
-/// A client that receives changes needs no round trip to know that a name is free in a directory that it created.
+/// A client that receives changes needs no round trip to know that a name is free in a directory that it
+/// created.
 fn a_directory_stays_cached_as_a_whole(factory: Factory<'_>) {
     let (a, b, mut changes) = notified(factory);
     let counting = Arc::new(Counting::new(Arc::clone(a.engine())));
@@ -139,7 +140,8 @@ fn an_unanswered_commit_is_not_hidden_by_the_cache(factory: Factory<'_>) {
     assert_eq!(own.inode(f).mode, Mode::new(0o600));
 }
 
-/// Another client finds the new directory, and creates a file in it, before the directory's creator gets the reply.
+/// Another client finds the new directory, and creates a file in it, before the directory's creator gets the
+/// reply.
 fn a_new_directory_filled_by_another_client_is_not_cached_as_empty(factory: Factory<'_>) {
     let (a, _, mut changes) = notified(factory);
     let faulty = Arc::new(Faulty::new(Arc::clone(a.engine()), 1, FaultRates::default()));

@@ -175,7 +175,8 @@ fn sid_rules_let_entries_for_domains_decide(factory: Factory<'_>) {
     }
     c.run(&add("S-1-5-21-1-2-3", 0, "100000-199999")).unwrap().unwrap();
     c.run(&add("S-1-5-32", 500, "200500-200599")).unwrap().unwrap();
-    // A client that has the volume open applies the rules when it reads the settings, and drops them likewise.
+    // A client that has the volume open applies the rules when it reads the settings, and drops them
+    // likewise.
     assert!(!may(&late, 101_105, &[]));
     for c in [&c, &late, &other(&c)] {
         c.meta.refresh_settings().unwrap();

@@ -39,7 +39,8 @@ impl Client {
         dir
     }
 
-    /// Removes a name. If the directories of the trash for this hour are missing, creates them and tries again.
+    /// Removes a name. If the directories of the trash for this hour are missing, creates them and tries
+    /// again.
     fn trash(&self, parent: Ino, name: &str) -> Unlinked {
         loop {
             let unlinked = match self.at(parent, name).kind.is_dir() {

@@ -44,8 +44,8 @@ const MAX_IN_FLIGHT: usize = 2;
 const DIRS: usize = 4;
 /// The maximum number of inodes that a client creates.
 const INODES: u64 = 100_000_000;
-/// The minimum number of operations per writer, on average, so that the reads into empty caches at the beginning are
-/// a small part of all requests.
+/// The minimum number of operations per writer, on average, so that the reads into empty caches at the
+/// beginning are a small part of all requests.
 const FEWEST: u64 = 16;
 /// The maximum number of files of one writer.
 const FILES: usize = 40;
