@@ -111,7 +111,7 @@ fn access_times_change_alone(factory: Factory<'_>) {
 
 fn chown_clears_setid_bits_and_capabilities(factory: Factory<'_>) {
     let c = fresh(factory);
-    // (mode, keep_sgid, mode after a chown), inode(7) and setattr_should_drop_sgid.
+    // (mode, keep_sgid, mode after a chown), as in inode(7) and in setattr_should_drop_sgid of Linux.
     let cases = [
         (0o6755, false, 0o0755),
         (0o6755, true, 0o0755),
@@ -308,7 +308,7 @@ fn xattrs_count_in_usage(factory: Factory<'_>) {
     set(&c, f, CAPABILITY, 1);
     c.run(&KillPriv(f)).unwrap();
     assert_eq!(blocks(), 1);
-    // The blocks of a removed inode are free, of whatever type it is and however it is removed.
+    // Removing an inode frees its blocks, whatever its type and however it is removed.
     let dir = c.mkdir(ROOT, "d").unwrap();
     let link = c.symlink(ROOT, "l", "t").unwrap();
     [f, dir, link].into_iter().for_each(|ino| set(&c, ino, "trusted.x", 8192));

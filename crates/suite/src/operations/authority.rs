@@ -1,4 +1,5 @@
-//! Operations whose access the daemon itself has checked, or a kernel whose revisions may be out of date.
+//! Operations for which the daemon checks access, or for which a kernel has checked it by revisions that may
+//! be stale.
 
 use ops::{
     AclType, Authority, Link, Lookup, MakeKind, RemoveXattr, Rename, RenameFlags, Rmdir, SetAcl, SetAttr,
@@ -336,7 +337,7 @@ fn changes_of_an_inode_depend_on_its_revision(factory: Factory<'_>) {
     c.run_as(&unlink, &Authority::Kernel { revisions: Some(&revisions(&c)) }).unwrap();
 }
 
-/// The kernel of one client decided by a mode that another client has just changed, and that is still cached.
+/// The kernel of one client has decided by a cached mode, which another client has just changed.
 fn rights_revoked_by_another_client_end_at_once(factory: Factory<'_>) {
     let a = fresh(factory);
     a.meta.set_exclusive(false);

@@ -131,7 +131,7 @@ impl Client {
         self.run(&Write { ino, slices: vec![(ChunkIndex(0), slice)], end, mtime: Time::now() }).unwrap();
     }
 
-    /// A tree with everything that a tree can contain, and its root.
+    /// Creates a tree with everything that a tree can contain. Returns its root.
     fn sample(&self) -> Ino {
         let src = self.mkdir(ROOT, "src").unwrap();
         let sub = self.mkdir(src, "sub").unwrap();
@@ -309,7 +309,7 @@ fn quotas_are_exact(factory: Factory<'_>) {
         assert_eq!((c.list(small).len(), c.orphans()), (0, 0));
         check(&c);
     }
-    // The directory of the copy gets a quota meanwhile.
+    // The directory of the copy gets a quota while the copy is made.
     let (begun, plain) = (AtomicBool::new(false), c.mkdir(ROOT, "plain").unwrap());
     let rival = client(c.engine());
     c.meta.set_exclusive(false);

@@ -26,8 +26,7 @@ pub(super) fn volume() -> Volume {
     Volume::in_memory("test")
 }
 
-/// A client, and the inode numbers it has leased. [`Client::authority`] says who checked access for its
-/// operations.
+/// A client, and the inode numbers it has leased. Its operations run under [`Client::authority`].
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) meta: Meta,
@@ -131,7 +130,7 @@ impl Client {
         self.run(&GetInode(ino)).unwrap()
     }
 
-    /// The name may be the first one of an orphan of this client.
+    /// The inode may be an orphan of this client, which gets a name again.
     pub(super) fn link_op(&self, ino: Ino, parent: Ino, name: &str) -> Link {
         Link { ino, parent, name: n(name), orphan_of: Some(self.meta.session()) }
     }

@@ -80,7 +80,7 @@ impl<'a> Locker<'a> {
     }
 }
 
-/// Two clients that know of each other, and two files.
+/// Two clients of one volume, neither with exclusive use, and two files.
 fn pair(factory: Factory<'_>) -> (Client, Client, Ino, Ino) {
     let a = fresh(factory);
     a.meta.set_exclusive(false);
@@ -556,7 +556,7 @@ fn concurrent_appends_lose_nothing(factory: Factory<'_>) {
     let mut found: BTreeMap<u64, u8> = BTreeMap::new();
     for chunk in [0, 1].map(ChunkIndex) {
         for row in a.run(&GetSlices { ino: x, chunk }).unwrap().iter() {
-            // The truncation that extended the file is a hole.
+            // The truncation that extended the file is stored as a hole.
             let SliceSource::Inline(bytes) = &row.source else { continue };
             for (at, byte) in bytes.iter().enumerate() {
                 assert_eq!(found.insert(chunk.start() + u64::from(row.pos) + at as u64, *byte), None);

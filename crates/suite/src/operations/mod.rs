@@ -76,8 +76,8 @@ const GROUPS: &[(&str, &[case::Case])] = &[
     ("authority", authority::CASES),
 ];
 
-/// Runs one group of cases. It prints the name of each case before it runs, so that a panic can be
-/// attributed.
+/// Runs one group of cases. It prints the name of each case before the case runs, so that the output shows
+/// which case panicked.
 pub fn run(group: &str, factory: Factory<'_>) {
     let (_, cases) =
         GROUPS.iter().find(|(name, _)| *name == group).expect("the macro names only existing groups");

@@ -549,7 +549,7 @@ fn a_copied_acl_is_that_of_its_source_at_the_commit(factory: Factory<'_>) {
     c.meta.set_exclusive(false);
     let source = file(&c, ROOT, "source", "A::2:rw,A::OWNER@:rwaxC");
     let [copy, late] = ["copy", "late"].map(|name| file(&c, ROOT, name, "A::3:C,A::OWNER@:rC"));
-    // Copies the ACL as a program does, which reads it from the source and sets it.
+    // Copies the ACL like a program that reads it from the source and sets it on another file.
     let copy_to = |ino| {
         let (uuid, id) = (&c.meta.volume().uuid, c.inode(source).access_acl);
         let read = nfs4::refer(&nfs4::minimal(Mode::new(0o640)), uuid, (source, false), id);

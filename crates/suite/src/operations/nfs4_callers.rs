@@ -62,9 +62,9 @@ fn credentials_are_resolved_only_when_needed(factory: Factory<'_>) {
     c.run(&SetAttr { ino: plain, uid: Some(1), gid: Some(50), ..SetAttr::default() }).unwrap();
     let named = file(&c, ROOT, "named", "A:g:60:r");
     let read = |ino| Open { ino, open_access: OpenAccess { read: true, ..OpenAccess::default() } };
-    let try_open = |subject: &CountingCaller, ino| {
-        let may = c.run_as(&read(ino), &Authority::Both(subject)).is_ok();
-        (may, subject.times.swap(0, Ordering::Relaxed) > 0)
+    let try_open = |caller: &CountingCaller, ino| {
+        let may = c.run_as(&read(ino), &Authority::Both(caller)).is_ok();
+        (may, caller.times.swap(0, Ordering::Relaxed) > 0)
     };
     assert_eq!(try_open(&CountingCaller::new(1, &[], Caps::NONE), plain), (true, false), "the owner");
     assert_eq!(
@@ -90,8 +90,8 @@ fn credentials_are_resolved_only_when_needed(factory: Factory<'_>) {
 }
 
 /// Rights that the ACL grants to a user regardless of its groups are granted without resolving the groups:
-/// those of the user's own entries, of the owner, and of everyone; unless an entry denies the right to a
-/// group, which the user may be in.
+/// those of the user's own entries, of the owner, and of everyone. If an entry denies the right to a group,
+/// the groups are resolved, because the user may be in that group.
 fn rights_that_no_group_affects_need_no_credential(factory: Factory<'_>) {
     let c = fresh_nfs4(factory);
     let named = "A::3:rwaxDC,A:g:60:rwax,A:g:61:rx,A::OWNER@:rwaxdDC,A::EVERYONE@:tc";
@@ -102,8 +102,8 @@ fn rights_that_no_group_affects_need_no_credential(factory: Factory<'_>) {
     ] {
         let at = dir(&c, name, &acl);
         for user in [1, 3] {
-            let subject = CountingCaller::new(user, &[60], Caps::NONE);
-            let by = Authority::Both(&subject);
+            let caller = CountingCaller::new(user, &[60], Caps::NONE);
+            let by = Authority::Both(&caller);
             let make = |name, kind| {
                 let make = Make { uid: user, gid: user, ..c.make_op(at, name, kind, 0o755) };
                 c.run_as(&make, &by).unwrap().ino
@@ -127,7 +127,7 @@ fn rights_that_no_group_affects_need_no_credential(factory: Factory<'_>) {
             c.run_as(&Open { ino: file, open_access }, &by).unwrap();
             c.run_as(&Unlink { parent: at, name: n("b"), open: None }, &by).unwrap();
             c.run_as(&Rmdir { parent: at, name: n("sub") }, &by).unwrap();
-            let times = subject.times.load(Ordering::Relaxed);
+            let times = caller.times.load(Ordering::Relaxed);
             assert_eq!(
                 times > 0,
                 needs_groups,

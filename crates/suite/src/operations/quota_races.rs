@@ -53,7 +53,8 @@ fn a_full_quota_refuses_only_additions(factory: Factory<'_>) {
     check(c);
 }
 
-/// If the cached inode is older than the cached xattrs, it has fewer blocks than the operation removes.
+/// If the cached inode is older than the cached xattrs, it records fewer xattr blocks than the operation
+/// removes.
 fn stale_xattrs_are_charged_exactly(factory: Factory<'_>) {
     let c = fresh(factory);
     c.meta.set_exclusive(false);
@@ -88,8 +89,8 @@ fn stale_sizes_are_charged_exactly(factory: Factory<'_>) {
         &|other| other.run(&allocate),
         &|other| other.run(&append).map(drop),
     ];
-    // The cached size is smaller or larger, or does not grow where the present one does. Then the quota is
-    // full.
+    // The cached size is smaller than the present one, or larger, or so large that the operation would not
+    // enlarge the file; in the last case, the quota is full.
     for (cached, present, full) in [(0, 1, false), (3, 0, false), (2, 0, false), (2, 0, true)] {
         for (at, grow) in grow.iter().enumerate() {
             c.truncate(g, 0).unwrap();
@@ -161,8 +162,8 @@ fn a_walk_ends_if_another_tool_removes_the_quota(factory: Factory<'_>) {
     check(c);
 }
 
-/// A removal finds that another tool has set a quota inside, and gives up. Meanwhile that quota is removed,
-/// and another removal has taken some inodes out of the quota.
+/// The removal of a quota finds that another tool has set a quota inside it, and gives up. Meanwhile the
+/// inner quota is removed, and another removal takes some inodes out of the outer quota.
 fn a_removal_that_gives_up_calls_no_quota_complete(factory: Factory<'_>) {
     let race = Race::new(factory);
     let c = &race.client;

@@ -38,17 +38,17 @@ const MAX_IN_FLIGHT: usize = 2;
 const INODES: u64 = 100_000_000;
 /// The maximum number of files of one writer. All of them together do not fit below the limits.
 const FILES: usize = 8;
-/// The limits of the nested quotas in inodes, and in blocks; the second one is resized to half of that and
-/// back.
+/// The limit of each nested quota, in inodes and also in blocks. The second quota is resized to half of its
+/// limit and back.
 const LIMITS: [u64; 4] = [400, 240, 120, 40];
-/// The limit of the user as which every other client acts.
+/// The quota of the user as which every second client acts, and its limit.
 const USER: QuotaKey = QuotaKey::User(7);
 const USER_LIMIT: u64 = 200;
 
 /// Runs writers that create, write, truncate, move and remove files, in directories of four nested quotas and
 /// outside. They act as two users; one of them has a quota. Meanwhile one quota is resized, and the directory
-/// of another one moved. Each call of `open` returns another engine on the same volume, which is empty at
-/// first.
+/// of another one moved. Each call of `open` returns another engine on the same database, which has no
+/// records at first.
 ///
 /// # Panics
 /// The engine fails, an operation fails with an unexpected errno, a quota counts more than its hard limit, or
@@ -106,9 +106,9 @@ fn both(limit: u64) -> QuotaLimits {
 
 /// The quotas of the volume.
 struct Quotas {
-    /// The directory of the second one.
+    /// The directory of the second quota.
     resized: Ino,
-    /// Two directories in the second one, between which the directory of the third one is moved.
+    /// Two directories in the second quota, between which the directory of the third quota is moved.
     places: [Ino; 2],
     keys: Vec<QuotaKey>,
 }
@@ -133,8 +133,8 @@ impl Quotas {
         (resizes, moves)
     }
 
-    /// Checks that no quota counts more than its limit, which is `limit` for the second one. Returns the
-    /// usage of that one.
+    /// Checks that no quota counts more than its limit, which is `limit` for the second quota. Returns the
+    /// usage of the second quota.
     fn check(&self, tool: &Client, limit: u64) -> u64 {
         let mut counted = 0;
         for (key, quota) in tool.meta.quotas().unwrap() {

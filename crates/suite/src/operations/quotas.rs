@@ -232,8 +232,8 @@ fn the_directory_of_a_quota_moves(factory: Factory<'_>) {
     check(&c);
 }
 
-/// A tree with directories, files with blocks and xattrs, a symlink and a second name: 13 inodes with the
-/// top.
+/// Creates a tree with directories, files with blocks and xattrs, symlinks and a second name. Returns the
+/// numbers of its inodes and blocks, including the top.
 pub(super) fn tree(c: &Client, top: Ino) -> (i64, i64) {
     for name in ["x", "y", "z"] {
         let dir = c.mkdir(top, name).unwrap();
@@ -360,7 +360,7 @@ fn interrupted_walks(factory: Factory<'_>) {
 }
 
 /// Between any two commits of a walk, another client moves inodes that the walk has not visited to
-/// directories that it has.
+/// directories that it has visited.
 fn a_walk_reaches_inodes_that_others_move(factory: Factory<'_>) {
     let c = fresh(factory);
     c.meta.set_exclusive(false);
@@ -523,7 +523,7 @@ fn a_change_of_owner_moves_usage(factory: Factory<'_>) {
 }
 
 /// Clients create, write, move and remove under nested quotas with little room, while a tool changes limits,
-/// and sets and removes a quota. Nothing drifts, and no hard limit is exceeded.
+/// and sets and removes a quota. All counters stay exact, and no hard limit is exceeded.
 fn many_clients(factory: Factory<'_>) {
     const CLIENTS: u64 = 4;
     const TURNS: u64 = 30;

@@ -231,7 +231,7 @@ fn a_retry_after_a_lost_reply_commits_once(factory: Factory<'_>) {
     check(&race.client);
 }
 
-/// An operation that committed, but whose client only got an error: the client must read the records again.
+/// An operation was committed, but its client got an error: the client must read the records again.
 fn records_are_read_again_after_an_indeterminate_error(factory: Factory<'_>) {
     let engine = factory();
     volume().format(&*engine).unwrap();

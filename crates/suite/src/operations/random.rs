@@ -25,7 +25,7 @@ pub(super) const CASES: &[Case] = &[
     ("two_clients_with_faults_and_rivals_agree", two_clients_with_faults_and_rivals_agree),
 ];
 
-/// The number of clients, and the odds of faults.
+/// The number of clients, and the rates of faults.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     clients: usize,
@@ -52,8 +52,9 @@ fn two_clients_with_faults_and_rivals_agree(factory: Factory<'_>) {
     explore(factory, Setting { clients: 2, fault_rates: MANY_FAULTS }, 3, 200);
 }
 
-/// The minimum number of runs, and the time after which no more are started.
+/// The minimum number of runs.
 const FEWEST_RUNS: u64 = 2;
+/// The time after which no more runs are started.
 const LONGEST: Duration = Duration::from_secs(20);
 
 fn explore(factory: Factory<'_>, setting: Setting, runs: u64, steps: usize) {
@@ -211,9 +212,9 @@ fn perform(c: &Client, act: &Act) -> Result<(), Errno> {
 /// The state of the engine.
 fn show(engine: &Arc<dyn Engine>) -> BTreeMap<Ino, Shown> {
     let inodes = inodes(engine);
-    let wants: Vec<RecordKey> = inodes.keys().map(|ino| RecordKey::Xattrs(*ino)).collect();
+    let keys: Vec<RecordKey> = inodes.keys().map(|ino| RecordKey::Xattrs(*ino)).collect();
     let mut xattrs = BTreeMap::new();
-    for record in engine.read(&wants).unwrap().records {
+    for record in engine.read(&keys).unwrap().records {
         if let Record::Xattrs(ino, all) = record {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             let all = all.iter().map(|(name, value)| (text(name.as_bytes()), text(value)));

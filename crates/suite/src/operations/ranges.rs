@@ -286,8 +286,8 @@ fn copies_equal_the_source(factory: Factory<'_>) {
     expected.truncate(10);
     expected.resize(60, 0);
     assert_eq!((read(&c, b, 0, 60), c.inode(b).size), (expected, 60));
-    // The source crosses the end of a chunk, and the target crosses another one at another position of the
-    // range; also within one file.
+    // The source range and the target range each cross the end of a chunk, mostly at different positions
+    // within the range; once they are in the same file.
     put(&c, a, CHUNK - 6, 12, 10);
     let source = read(&c, a, CHUNK - 6, 12);
     assert_eq!(source, [of_slice(10, 0, 6), of_slice(11, 0, 6)].concat());

@@ -69,7 +69,7 @@ impl Run {
         split_mix(&mut self.rng_state) % below
     }
 
-    /// Near the ends of the first chunks, where the rules interact.
+    /// An offset near the ends of the first chunks, where the rules interact.
     fn offset(&mut self) -> u64 {
         (self.draw(4) * CHUNK + self.draw(25)).saturating_sub(12)
     }
@@ -194,7 +194,7 @@ impl Run {
         format!("truncate {at} to {size}")
     }
 
-    /// Replaces a chunk's rows by one row per run of bytes, if these are not more rows.
+    /// Replaces a chunk's rows by one row per run of bytes, unless there would then be more rows than before.
     fn compact(&mut self, at: usize) -> String {
         let (ino, chunk) = (self.files[at].0, ChunkIndex(self.draw(4)));
         let mut old = chunk_rows(&self.client, ino, chunk.0).to_vec();

@@ -43,7 +43,8 @@ fn other(c: &Client) -> Client {
     other
 }
 
-/// Sets an ACL that allows these SIDs to read, like a client that knows as much of the table as `c`.
+/// The operation that sets an ACL by which these SIDs may read. The numbers of their domains are those that
+/// `c` assigns with its cached table.
 fn allow(c: &Client, ino: Ino, sids: &[&str]) -> SetNfs4Acl {
     let table = c.meta.domains(0).unwrap();
     let known = table.domains().len();

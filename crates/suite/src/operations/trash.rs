@@ -300,7 +300,8 @@ fn the_trash_counts(factory: Factory<'_>) {
     assert_eq!(c.used(id), (3, 2));
     let hour = hour_of(c.trash(dir, "f"));
     assert_eq!((c.used(id), c.trash_usage()), ((2, 0), (4, 2)));
-    // The files, and the directories of the user and of the hour, which come even if the quota is full.
+    // The files, and the directories of the user and of the hour, which are created even if the quota is
+    // full.
     assert_eq!((c.quota(user).inodes, c.quota(user).blocks), (4, 2));
     assert_eq!(c.create(dir, "h"), Err(Errno::EDQUOT));
     hour_of(c.trash(dir, "g"));
