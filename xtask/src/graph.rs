@@ -21,7 +21,7 @@ const FOR_TESTS: &[(&str, &[&str])] = &[
     ("skip", &["*"]),
 ];
 
-/// The crates that may import an engine.
+/// The crate that may import engines.
 const NAMES_ENGINES: &str = "cli";
 
 /// A row of the table.

@@ -222,7 +222,7 @@ struct Known {
 }
 
 impl Known {
-    /// Whether the inode was not known before; `None` if too many are known to remember it.
+    /// Whether the inode is new to the walk; `None` if it is new, but too many are known to remember it.
     fn add(known: &mut HashSet<Ino>, ino: Ino, limit: usize) -> Option<bool> {
         match known.contains(&ino) {
             true => Some(false),

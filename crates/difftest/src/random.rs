@@ -6,7 +6,7 @@ pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        // xorshift never leaves the state zero.
+        // The state must not be zero, because xorshift never leaves that state.
         Random(mix(seed, 1) | 1)
     }
 

@@ -242,8 +242,8 @@ impl Kind {
         if self == Kind::Tikv { 5 } else { 1 }
     }
 
-    /// Client requests that the server has executed, by its own count. Excluded are those of the stream of
-    /// changes and those that wait for the disk in the background.
+    /// Client requests that the server has executed, by its own count, without those of the stream of changes
+    /// and those that wait for the disk in the background.
     pub(crate) fn requests(self, port: u16) -> u64 {
         match self {
             // Each request of the engine is one script.

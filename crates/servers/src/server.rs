@@ -84,8 +84,8 @@ impl Server {
         self.kind.everything(self.port)
     }
 
-    /// Client requests that the server has executed, which are the round trips. Excluded are those of the
-    /// stream of changes and those that wait for the disk in the background.
+    /// Client requests that the server has executed, which are the round trips, without those of the stream
+    /// of changes and those that wait for the disk in the background.
     pub fn requests(&self) -> u64 {
         self.kind.requests(self.port)
     }

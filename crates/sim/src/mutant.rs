@@ -70,7 +70,7 @@ pub enum Mutant {
     GcRemovesOpen,
     /// A client uses directories that another one holds.
     IgnoresHolder,
-    /// A client takes a directory that is held, and its holder does not hear of it.
+    /// A client takes a directory that is held, and its holder is not notified.
     TakesHeld,
     /// The journals of killed mounts are replayed as if they were empty.
     NotReplayed,

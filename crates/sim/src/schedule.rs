@@ -411,7 +411,7 @@ impl Scheduler {
         Some(Assignment { act, rejoin, patient })
     }
 
-    /// The random numbers for the next decision of a kind; None if the decision is cut from the history.
+    /// The random numbers for the next decision of a kind; `None` if the decision is cut from the history.
     fn decide(&mut self, kind: Kind) -> Option<Rng> {
         let count = &mut self.decisions[kind as usize];
         let number = *count;

@@ -1,4 +1,4 @@
-//! The journals of the simulated machines. Mutants lose some of the entries.
+//! The journals of the simulated machines. Some mutants lose entries.
 
 use std::io;
 

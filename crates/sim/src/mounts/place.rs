@@ -38,9 +38,9 @@ pub(super) struct Names {
 /// The state of a name since a change: whether it exists.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameState {
-    /// The times when the change to this state began and when it was answered. `answered` is `None` while the
-    /// change is in progress, and if it failed.
+    /// The time when the change to this state began.
     pub(super) began: Duration,
+    /// The time when the change was answered; `None` while it is in progress, and if it failed.
     pub(super) answered: Option<Duration>,
     pub(super) exists: bool,
 }

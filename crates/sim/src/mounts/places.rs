@@ -147,7 +147,7 @@ impl Program {
         let changer = at.checked_sub(NAMES).map_or(place.client, |program| program / PROGRAMS as usize);
         let is_exact = is_first || self.client == changer;
         let since = if is_exact { began } else { began.saturating_sub(OUTDATED) };
-        // The last state that was answered before, and all later ones.
+        // The lookup may show the last state that was answered before `since`, or any later state.
         let states = &names.states[at];
         let is_before = |state: &NameState| state.answered.is_some_and(|answered| answered < since);
         let last = states.iter().rposition(is_before);

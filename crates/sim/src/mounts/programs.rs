@@ -204,8 +204,8 @@ impl Program {
         }
     }
 
-    /// All writes to a file take its lock, so two clients never write to it at the same time, whatever their
-    /// results.
+    /// All writes to a file take its lock, so two clients never write to it at the same time, whether the
+    /// writes succeed or fail.
     fn write_under_lock(&self, ino: Ino) {
         let handle = (self.client as u64 + 1) * 100 + self.number;
         let kind = if ino.0.is_multiple_of(2) { LockKind::Flock } else { LockKind::Posix };

@@ -122,7 +122,7 @@ fn the_reply_of_an_operation_in_doubt_is_that_of_the_plan_that_was_committed(fac
                 turn += 1;
                 let rival = rival.lock().unwrap();
                 match turn {
-                    // The name refers to another file.
+                    // The name now refers to another file.
                     1 => drop(rival.rename(ROOT, "g", ROOT, "f", REPLACE).unwrap()),
                     // All guards of the first plan hold again, and it arrives before the second plan.
                     _ if first_arrives => {

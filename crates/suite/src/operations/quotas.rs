@@ -285,7 +285,7 @@ fn interrupted_walks(factory: Factory<'_>) {
     let c = fresh(factory);
     let d = c.mkdir(ROOT, "d").unwrap();
     let size = tree(&c, d);
-    // Each attempt is killed after its first commit.
+    // Each attempt is interrupted after its second page of entries.
     let mut seen = Vec::new();
     let id = loop {
         let mut first = true;

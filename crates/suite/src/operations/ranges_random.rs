@@ -25,7 +25,8 @@ struct File {
     bytes: Bytes,
 }
 
-/// Each run prints its seed; `LIMEN_TEST_SEED` replays one run.
+/// Each run prints its seed; `LIMEN_TEST_SEED` replays one run, and `LIMEN_TEST_TIMES` multiplies the number
+/// of runs.
 fn random_ranges_agree_with_a_map_of_bytes(factory: Factory<'_>) {
     const RUNS: u64 = 8;
     const STEPS: usize = 150;

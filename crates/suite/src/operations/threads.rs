@@ -1,4 +1,4 @@
-//! Many threads in one directory.
+//! Many threads in two shared directories.
 
 use std::sync::Arc;
 

@@ -100,7 +100,8 @@ fn a_due_backup_is_claimed_by_one_client(factory: Factory<'_>) {
     };
     assert_eq!(claims.iter().filter(|claim| waits(**claim, 3600)).count(), 3, "{claims:?}");
     c.run(&FinishBackup { began, took_secs: 500 }).unwrap();
-    // The backup took more than an eighth of the interval.
+    // The backup took more than an eighth of the interval of 3,600 s, so the next one is due after eight
+    // times that time.
     assert!(waits(client(&engine).run(&first).unwrap(), 4000));
     c.run(&FinishBackup { began: volume().created, took_secs: 9 }).unwrap();
     assert!(waits(client(&engine).run(&first).unwrap(), 4000), "another backup changes nothing");
