@@ -1,12 +1,12 @@
 //! The structures of `include/uapi/linux/fuse.h`, in native byte order.
 //!
-//! The names are the kernel's without `fuse_`, except that `type` is called `kind`, and that a field that limenfs does not
-//! need begins with an underscore. A structure of one u64 is a `u64`, and a u32 with padding is a `[u32; 2]`. A test below
-//! checks every size.
+//! The names are the kernel's without `fuse_`, except that `type` is called `kind`, and that a field that
+//! limenfs does not need begins with an underscore. A structure of one u64 is a `u64`, and a u32 with padding
+//! is a `[u32; 2]`. A test below checks every size.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Defines structures in the layout of C, with the same traits.
+/// Defines structures in the layout of C that derive the given traits.
 macro_rules! structures {
     ($traits:tt $($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty,)* })*) => {
         $(

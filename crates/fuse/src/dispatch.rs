@@ -57,8 +57,8 @@ const XATTR_REPLACE: u32 = 2;
 /// The file is opened with direct I/O, because a shared mapping could write at any offset.
 const APPEND_ONLY: u64 = 1 << 63;
 
-/// The body of a reply: of fixed size, or any number of bytes. The difference in size of the variants does not matter,
-/// because a value is on the stack for a short time, never in a collection.
+/// The body of a reply: of fixed size, or any number of bytes. The difference in size of the variants does
+/// not matter, because a value is on the stack for a short time, never in a collection.
 enum ReplyBody {
     Body(Body),
     Bytes(Bytes),
@@ -284,8 +284,8 @@ impl Dispatch {
             Operation::RemoveXattr { name } => done(xattrs.removexattr(caller, ino, name)),
             Operation::OpenDir { flags } => {
                 let DirHandle(fh) = listings.opendir(caller, ino)?;
-                // The kernel must not cache a listing that depends on the caller, or a listing of the trash, to which
-                // removals in other directories add entries.
+                // The kernel must not cache a listing that depends on the caller, or a listing of the trash,
+                // to which removals in other directories add entries.
                 let is_cached = vfs.is_exclusive() && !listings.hides_unreadable() && !access.is_squashing();
                 let flags = match is_cached && !names.is_in_trash(ino) {
                     true => OpenFlags::CACHE_DIR | self.keep_cache(ino, flags),
@@ -386,9 +386,9 @@ impl Dispatch {
         Entry { nodeid: self.node(of.ino), ..entry(of, lifetimes(guard)) }
     }
 
-    /// A file opened read-only has no data to flush; FLUSH would only release its locks, and on an exclusive
-    /// mount the kernel keeps those. If other clients can append, the kernel does not know the offset of an
-    /// appending write, so it must not cache the data.
+    /// The flags of the reply to OPEN and CREATE. A file opened read-only has no data to flush; FLUSH would
+    /// only release its locks, and on an exclusive mount the kernel keeps those. If other clients can append,
+    /// the kernel does not know the offset of an appending write, so it must not cache the data.
     fn open_flags(&self, ino: Ino, flags: u32) -> OpenFlags {
         match (self.vfs.is_exclusive(), flags & O_ACCMODE == O_RDONLY) {
             (true, true) => OpenFlags::NOFLUSH | self.keep_cache(ino, flags),
@@ -422,7 +422,8 @@ impl Dispatch {
         init::config(acl, self.vfs.is_exclusive(), self.vfs.atime_mode())
     }
 
-    /// Handles distinguish open files for their locks. If this mount is exclusive, the kernel keeps the locks.
+    /// Handles distinguish open files for their locks. If this mount is exclusive, the kernel keeps the
+    /// locks.
     fn new_handle(&self) -> Fh {
         if self.vfs.is_exclusive() { Fh(0) } else { Fh(self.next_handle.fetch_add(1, Ordering::Relaxed)) }
     }
@@ -466,8 +467,8 @@ fn is_reply_cached(operation: &Operation<'_>) -> bool {
     )
 }
 
-/// How long the kernel may cache a reply. Without a guard it is [`Lifetimes::NONE`], because no invalidation is
-/// repeated after such a reply.
+/// How long the kernel may cache a reply. Without a guard it is [`Lifetimes::NONE`], because no invalidation
+/// is repeated after such a reply.
 fn lifetimes(guard: Option<&ReplyGuard<'_>>) -> Lifetimes {
     guard.map_or(Lifetimes::NONE, ReplyGuard::lifetimes)
 }
@@ -476,7 +477,7 @@ fn is_append_only(handle: Fh) -> bool {
     handle.0 & APPEND_ONLY != 0
 }
 
-/// Checks a change other than an append: an append-only handle does not permit it.
+/// Checks that a handle permits changes other than appends.
 ///
 /// # Errors
 /// EPERM if the handle is append-only.

@@ -1,16 +1,17 @@
 //! The hand-over of a mount to another process, and the side that takes it over.
 //!
-//! One process pauses its workers, describes the mount ([`Handle::pause`]), and sends the description and its devices.
-//! The other one prepares everything ([`TakenOver::prepare`]), and serves as soon as the first one has promised not to
-//! continue ([`TakenOver::serve`]). A request that waits for a lock is answered by the next process, on the device from
-//! which the request was read.
+//! One process pauses its workers, describes the mount ([`Handle::pause`]), and sends the description and its
+//! devices. The other one prepares everything ([`TakenOver::prepare`]), and serves as soon as the first one
+//! has promised not to continue ([`TakenOver::serve`]). A request that waits for a lock is answered by the
+//! next process, on the device from which the request was read.
 //!
-//! Mounts whose requests come through io_uring are not handed over (`fs/fuse/dev_uring.c` of Linux 6.18). An entry of a
-//! queue is memory of the process that registered it, and the kernel takes no entry back on request: a commit always
-//! fetches the next request. When the process ends, an entry without a request is canceled, but a request that was just
-//! assigned to an entry is never answered (`fuse_uring_send_in_task`), and `FUSE_NOTIFY_RESEND` finds only requests
-//! that were read from devices (`fuse_resend`). Requests that arrive while a queue has no entry wait there until an
-//! entry is committed: a new process that registers entries does not get these requests (`fuse_uring_do_register`).
+//! Mounts whose requests come through io_uring are not handed over (`fs/fuse/dev_uring.c` of Linux 6.18). An
+//! entry of a queue is memory of the process that registered it, and the kernel takes no entry back on
+//! request: a commit always fetches the next request. When the process ends, an entry without a request is
+//! canceled, but a request that was just assigned to an entry is never answered (`fuse_uring_send_in_task`),
+//! and `FUSE_NOTIFY_RESEND` finds only requests that were read from devices (`fuse_resend`). Requests that
+//! arrive while a queue has no entry wait there until an entry is committed: a new process that registers
+//! entries does not get these requests (`fuse_uring_do_register`).
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -30,14 +31,16 @@ use crate::serve::{Mounted, Options, Server};
 use crate::waiters::{WaiterState, Waiters};
 use crate::{Channel, root};
 
-/// Changes with each change of [`State`], or of anything in it.
+/// The version of the format of [`State`]. Increment it with each change of `State` or of anything in it.
 pub const FORMAT: u32 = 1 << 16 | vfs::HAND_OVER_FORMAT;
 
 /// How long a pause waits for the requests that are being handled. New requests wait meanwhile.
 const REQUESTS_END_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a hand-over waits for queued notifications to be written, before and again after the workers pause.
+/// How long a hand-over waits for queued notifications to be written, before and again after the workers
+/// pause.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the next process waits for the stream of other clients' changes. Then it serves without the stream.
+/// How long the next process waits for the stream of other clients' changes. Then it serves without the
+/// stream.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A mount, as one process describes it to the next.
@@ -62,12 +65,16 @@ struct Negotiated {
 }
 
 impl State {
+    /// The state in the format of `postcard`.
+    ///
     /// # Errors
     /// The state cannot be encoded.
     pub fn to_bytes(&self) -> Result<Vec<u8>, String> {
         postcard::to_allocvec(self).map_err(|error| error.to_string())
     }
 
+    /// Reads a state from its bytes.
+    ///
     /// # Errors
     /// The bytes are not those of [`State::to_bytes`], of the same [`FORMAT`].
     pub fn from_bytes(bytes: &[u8]) -> Result<State, String> {
@@ -130,8 +137,8 @@ impl Handle {
         }
         let root = self.open_root()?;
         let hand_over = self.vfs.begin_hand_over()?;
-        // A notification can wait for a page or a name that a request in flight has locked. So most are written before
-        // requests have to wait; the rest is checked below.
+        // A notification can wait for a page or a name that a request in flight has locked. So most are
+        // written before requests have to wait; the rest is checked below.
         self.notifier.flush(NOTIFY_TIMEOUT);
         if !self.control.pause(root, REQUESTS_END_TIMEOUT).map_err(|error| error.to_string())? {
             return Err("a request did not end in time".into());
@@ -140,8 +147,8 @@ impl Handle {
         if !self.waiters.pause(REQUESTS_END_TIMEOUT) {
             return Err("a request for a lock did not end in time".into());
         }
-        // If the mount is not exclusive, only notifications with a call matter: the call answers a request for a lock.
-        // The others need not be written, because the next process invalidates everything.
+        // If the mount is not exclusive, only notifications with a call matter: the call answers a request
+        // for a lock. The others need not be written, because the next process invalidates everything.
         let are_notified = match self.vfs.is_exclusive() {
             true => self.notifier.flush(NOTIFY_TIMEOUT),
             false => self.notifier.wait_for_calls(NOTIFY_TIMEOUT),
@@ -194,8 +201,8 @@ impl Paused<'_> {
         self.handle.control.devices()
     }
 
-    /// Completes the hand-over, because another process serves the mount. Nothing here may continue, and this process
-    /// must end without unwinding: no destructor may unmount or end the session.
+    /// Completes the hand-over, because another process serves the mount. Nothing here may continue, and this
+    /// process must end without unwinding: no destructor may unmount or end the session.
     pub fn complete(mut self) {
         if let Some(hand_over) = self.hand_over.take() {
             hand_over.complete();
@@ -222,7 +229,8 @@ pub struct TakenOver {
 }
 
 impl TakenOver {
-    /// Prepares to serve a mount that another process has described. The volume is not changed, and no request is read.
+    /// Prepares to serve a mount that another process has described. The volume is not changed, and no
+    /// request is read.
     ///
     /// # Errors
     /// Why the mount cannot be taken over.

@@ -2,8 +2,8 @@
 //!
 //! The kernel creates the inode of the FUSE root before INIT, and never caches its ACL: every path walk
 //! through it by a caller other than its owner would send GETXATTR. So the FUSE root is not shown to
-//! programs. Its only purpose is that the mounted directory, which is usually the volume's root, can be looked up
-//! below it.
+//! programs. Its only purpose is that the mounted directory, which is usually the volume's root, can be
+//! looked up below it.
 
 use std::time::Duration;
 

@@ -43,7 +43,7 @@ pub struct Options {
     /// Threads that serve requests; `None` for four per CPU, because a request may wait for the object store.
     pub workers: Option<NonZeroUsize>,
     pub channel: Channel,
-    /// Requests that take at least this long are logged; with `None`, no request is.
+    /// Requests that take at least this long are logged; with `None`, none are.
     pub slow: Option<Duration>,
 }
 
@@ -150,9 +150,9 @@ impl Server {
         if let Some(negotiated) = negotiated {
             dispatch.epochs.set_minor(negotiated.minor);
         }
-        // The notifier ends with the volume's session, after the last request. It is also needed if this mount
-        // is exclusive, for changes that the kernel does not notice itself: a write that cleared SUID, or the
-        // mode that results from an NFSv4 ACL.
+        // The notifier ends with the volume's session, after the last request. It is also needed if this
+        // mount is exclusive, for changes that the kernel does not notice itself: a write that cleared SUID,
+        // or the mode that results from an NFSv4 ACL.
         let capacity = const { NonZeroUsize::new(kernel::MAX_WAITING).unwrap() };
         let notifier = device.notifier(capacity)?;
         let epochs = dispatch.epochs.clone();

@@ -55,7 +55,8 @@ pub(crate) fn entry(of: &Attr, lifetimes: Lifetimes) -> Entry {
     }
 }
 
-/// How long the kernel may cache attributes: not at all if they are for this caller only, or of an inode in the trash.
+/// How long the kernel may cache attributes: not at all if they are for this caller only, or of an inode in
+/// the trash.
 pub(crate) fn attr_ttl(of: &Attr, lifetimes: Lifetimes) -> Duration {
     if of.per_caller || of.is_in_trash { Duration::ZERO } else { lifetimes.attributes }
 }

@@ -22,8 +22,8 @@ const MAX_WAITING: usize = 10_000;
 /// The limit for one user, so that one user cannot take all places.
 const MAX_WAITING_OF_USER: usize = 1_000;
 
-/// The limit of stored interrupts: one for each request that may wait. Almost all interrupts are for requests that
-/// never wait here, so newer interrupts replace the oldest ones.
+/// The limit of stored interrupts: one for each request that may wait. Almost all interrupts are for requests
+/// that never wait here, so newer interrupts replace the oldest ones.
 const MAX_INTERRUPTS: usize = MAX_WAITING;
 
 #[derive(Debug, Default)]
@@ -51,7 +51,8 @@ struct State {
     has_ended_waits: bool,
     /// Whether the thread retries a request or removes records now.
     is_busy: bool,
-    /// Whether the thread must not begin new work, because another process is about to take the requests over.
+    /// Whether the thread must not begin new work, because another process is about to take the requests
+    /// over.
     is_paused: bool,
     ended: bool,
 }
@@ -130,8 +131,8 @@ impl Waiters {
         self.notify(state);
     }
 
-    /// Handles INTERRUPT: if the request waits here, it fails with EINTR. This sends no request to the database, so an
-    /// interrupt never waits for a database that does not answer.
+    /// Handles INTERRUPT: if the request waits here, it fails with EINTR. This sends no request to the
+    /// database, so an interrupt never waits for a database that does not answer.
     pub(crate) fn interrupt(&self, vfs: &Vfs, unique: Unique) {
         let mut state = self.lock();
         if let Some(waiting) = state.take(unique) {
@@ -155,7 +156,8 @@ impl Waiters {
         self.notify(self.lock());
     }
 
-    /// Pauses the thread. Waits for at most `timeout` until the thread is not busy; returns whether it is not.
+    /// Pauses the thread. Waits for at most `timeout` until the thread is not busy; returns whether it is
+    /// not.
     pub(crate) fn pause(&self, timeout: Duration) -> bool {
         let mut state = self.lock();
         state.is_paused = true;
@@ -182,7 +184,8 @@ impl Waiters {
         Some(WaiterState { waiting, interrupted: state.interrupted.iter().map(|unique| unique.0).collect() })
     }
 
-    /// Takes over the requests and the interrupts that another process has described, before the thread is started.
+    /// Takes over the requests and the interrupts that another process has described, before the thread is
+    /// started.
     pub(crate) fn restore(&self, described: WaiterState, control: &WorkerControl) {
         let mut state = self.lock();
         state.interrupted.extend(described.interrupted.into_iter().map(Unique));
@@ -207,8 +210,8 @@ impl Waiters {
         thread::Builder::new().name("limen-locks".into()).spawn(move || waiters.run(&vfs))
     }
 
-    /// If the database does not answer, each retry may take the whole retry timeout. So the thread checks the state
-    /// after each retry.
+    /// If the database does not answer, each retry may take the whole retry timeout. So the thread checks the
+    /// state after each retry.
     fn run(&self, vfs: &Vfs) {
         let mut state = self.lock();
         while !state.ended {
@@ -278,8 +281,8 @@ impl Waiters {
         self.lock()
     }
 
-    /// Fails a request that waits no longer. The thread removes the record of the wait afterwards. If the owner
-    /// requests another lock earlier, the record is removed before that request is sent.
+    /// Fails a request that waits no longer. The thread removes the record of the wait afterwards. If the
+    /// owner requests another lock earlier, the record is removed before that request is sent.
     fn end_wait(&self, vfs: &Vfs, Waiting { reply, requested, .. }: Waiting, errno: Errno) {
         vfs.locks.stop_waiting(requested);
         reply.error(errno);
@@ -287,8 +290,8 @@ impl Waiters {
         self.changed.notify_all();
     }
 
-    /// Wakes the thread only if a request waits; usually none does when a file is closed. The request that is being
-    /// retried is in no list, but the thread reads `has_changed` after each pass.
+    /// Wakes the thread only if a request waits; usually none does when a file is closed. The request that is
+    /// being retried is in no list, but the thread reads `has_changed` after each pass.
     fn notify(&self, mut state: MutexGuard<'_, State>) {
         state.has_changed = true;
         if !state.waiting.is_empty() {
