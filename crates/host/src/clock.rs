@@ -1,4 +1,4 @@
-//! The three clocks, and waiting.
+//! The three clocks (monotonic, since boot, and wall-clock time), and sleeping.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

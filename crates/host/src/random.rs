@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, Hasher};
 #[cfg(not(feature = "sim"))]
 pub use foldhash::quality::RandomState;
 
-/// A hasher with the same seed in every run of the simulator, because the order of a hash table can affect the
-/// behaviour.
+/// A hasher with the same seed in every run of the simulator, because the order of a hash table can affect
+/// the behaviour.
 #[cfg(feature = "sim")]
 pub use foldhash::quality::FixedState as RandomState;
 

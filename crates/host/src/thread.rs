@@ -1,8 +1,8 @@
 //! Threads, and waiting for other threads.
 //!
-//! The threads of simulated machines run one at a time. If one of them blocked in the usual way, it would block all.
-//! So instead of blocking, a thread polls in simulated time. A lock that is never held during a request or a sleep
-//! does not need the functions of this file.
+//! The threads of simulated machines run one at a time. If one of them blocked in the usual way, it would
+//! block all. So instead of blocking, a thread polls in simulated time. A lock that is never held during a
+//! request or a sleep does not need the functions of this file.
 
 use std::io;
 #[cfg(feature = "sim")]
@@ -28,8 +28,8 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Joi
     Builder::new().name(name.into()).spawn(work)
 }
 
-/// Starts a thread if the calling one belongs to a simulated machine; otherwise returns the work. For crates that
-/// have a pool of threads.
+/// Starts a thread if the calling one belongs to a simulated machine; otherwise returns the work. For crates
+/// that have a pool of threads.
 ///
 /// # Errors
 /// Returns the work if the thread was not started.
@@ -62,9 +62,9 @@ pub fn receive<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
     receiver.recv()
 }
 
-/// Runs `work` on this thread and on up to `helpers` more, and returns all results. The threads take their tasks from
-/// a common source, so if a thread cannot be started or panics, its result is missing, and the others do its tasks. On
-/// a simulated machine there are no helpers, because its threads cannot borrow.
+/// Runs `work` on this thread and on up to `helpers` more, and returns all results. The threads take their
+/// tasks from a common source, so if a thread cannot be started or panics, its result is missing, and the
+/// others do its tasks. On a simulated machine there are no helpers, because its threads cannot borrow.
 pub fn with_helpers<R: Send>(name: &str, helpers: usize, work: &(dyn Fn() -> R + Sync)) -> Vec<R> {
     #[cfg(feature = "sim")]
     if crate::sim::machine().is_some() {

@@ -1,5 +1,5 @@
-//! Journals as files of a directory. A process holds a lock on its journal (`flock(2)`), so a journal without a lock is
-//! one whose process has ended.
+//! Journals as files of a directory. A process holds a lock on its journal (`flock(2)`), so a journal without
+//! a lock is one whose process has ended.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
@@ -12,8 +12,8 @@ use types::SessionId;
 
 use crate::{Abandoned, Journals, Storage};
 
-/// A directory of journals. It must belong to this user, and no other user may write to it, because a journal is
-/// committed without further checks.
+/// A directory of journals. It must belong to this user, and no other user may write to it, because a journal
+/// is committed without further checks.
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -96,8 +96,8 @@ fn draft(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// Creates a file with these bytes, or replaces it. It is locked before it has its name, so nobody takes it for an
-/// abandoned one.
+/// Creates a file with these bytes, or replaces it. The file is locked before it gets its name, so no other
+/// process takes it for an abandoned journal.
 fn create_locked(path: &Path, bytes: &[u8]) -> io::Result<File> {
     let draft = draft(path);
     let mut options = OpenOptions::new();
@@ -113,8 +113,8 @@ fn create_locked(path: &Path, bytes: &[u8]) -> io::Result<File> {
     written.map(|()| file)
 }
 
-/// Opens a journal whose process has ended; `None` if the process is alive, or if the journal was removed or replaced
-/// meanwhile.
+/// Opens a journal whose process has ended; `None` if the process is alive, or if the journal was removed or
+/// replaced meanwhile.
 ///
 /// # Errors
 /// The journal cannot be opened or read; the error names it.
@@ -158,7 +158,7 @@ impl Storage for Journal {
         }
         let room = bytes.next_multiple_of(RESERVE_STEP_BYTES);
         match fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, room) {
-            // A file system that cannot reserve room is no error. Without the reservation, an append may fail.
+            // It is no error if the file system cannot reserve room. An append may then fail.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 self.reserved = self.len + room;
                 Ok(())
@@ -171,7 +171,8 @@ impl Storage for Journal {
         let written = self.file.write_all_at(bytes, self.len);
         match &written {
             Ok(()) => self.len += bytes.len() as u64,
-            // Cut off the part that was written before the disk was full. This also releases the reserved room.
+            // Cut off the part that was written before the disk was full. This also releases the reserved
+            // room.
             Err(_) => {
                 self.reserved = self.len;
                 let _ = self.file.set_len(self.len);

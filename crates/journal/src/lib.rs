@@ -1,17 +1,19 @@
 //! The journal of a mount: the transactions that it has answered and that the database may not have yet.
 //!
-//! The journal is written to the page cache, without a sync. So it survives the end of the mount's process, but not a
-//! crash of the machine. The next mount of the volume on this machine, or a tool, commits its transactions under the
-//! session of the process that has ended (`client/src/replay.rs`).
+//! The journal is written to the page cache, without a sync. So it survives the end of the mount's process,
+//! but not a crash of the machine. The next mount of the volume on this machine, or a tool, commits its
+//! transactions under the session of the process that has ended (`client/src/replay.rs`).
 //!
-//! A journal is a sequence of frames: the length and the CRC-32C of an entry, each as 4 bytes in little-endian order,
-//! then the entry, in the format of `postcard`. The entries tell how the queue of a mount has changed. A transaction
-//! whose entry is cut off was never answered.
+//! A journal is a sequence of frames: the length and the CRC-32C of an entry, each as 4 bytes in
+//! little-endian order, then the entry, in the format of `postcard`. The entries tell how the queue of a
+//! mount has changed. A transaction whose entry is cut off was never answered.
 //!
-//! An ACL may have some kilobytes, and many new files inherit the same one. So a journal has each ACL's text only once.
+//! An ACL may have some kilobytes, and many new files inherit the same one. So a journal has each ACL's text
+//! only once.
 //!
-//! Before transactions are sent, the journal says how they are merged. If the process ends before they are known to be
-//! committed, they are sent again exactly as they were, so that the database recognizes them by their ids.
+//! Before transactions are sent, the journal says how they are merged. If the process ends before they are
+//! known to be committed, they are sent again exactly as they were, so that the database recognizes them by
+//! their ids.
 
 mod file;
 mod memory;
@@ -29,15 +31,15 @@ use types::{AclId, SessionId, Time};
 pub use file::Directory;
 pub use memory::Memory;
 
-/// Changes with each change of the entries, or of anything in a transaction.
+/// The version of the format. Increment it with each change of the entries or of anything in a transaction.
 pub const FORMAT: u32 = 2;
 /// If nothing is queued, a journal of this size is cut back to its header.
 const RESTART_BYTES: u64 = 1 << 20;
 /// A journal of this size is rewritten: it then has only the transactions that are still queued.
 const REWRITE_BYTES: u64 = 32 << 20;
 const FRAME_BYTES: usize = 8;
-/// This much room stays reserved for notes about transactions that are in the journal already. A note about a group
-/// takes at most some hundred bytes, and at most a thousand transactions wait.
+/// This much room stays reserved for notes about transactions that are in the journal already. A note about a
+/// group takes at most some hundred bytes, and at most a thousand transactions wait.
 const RESERVED_BYTES: u64 = 64 << 10;
 
 /// The first entry of a journal: the mount and the volume that it belongs to.
@@ -48,11 +50,12 @@ pub struct Header {
     pub boot_id: String,
     /// The UUID of the volume.
     pub volume: String,
-    /// Distinguishes the volume from others that were loaded from its dumps and have the same UUID (`Volume::loaded`).
+    /// Distinguishes the volume from others that were loaded from its dumps and have the same UUID
+    /// (`Volume::loaded`).
     pub loaded: String,
     pub session: SessionId,
-    /// When the mount began, as in the session's record. It distinguishes sessions with the same number: a restored
-    /// volume may assign a number again.
+    /// When the mount began, as in the session's record. It distinguishes sessions with the same number: a
+    /// restored volume may assign a number again.
     pub since: Time,
 }
 
@@ -60,8 +63,8 @@ pub struct Header {
 #[derive(Debug, Serialize, Deserialize)]
 enum Entry<'a> {
     Begin(Cow<'a, Header>),
-    /// A transaction was added, and is going to be answered. The flag says whether its guards may fail. An ACL without
-    /// a text has the text of the earlier entry with the same id.
+    /// A transaction was added, and is going to be answered. The flag says whether its guards may fail. An
+    /// ACL without a text has the text of the earlier entry with the same id.
     Queued(Cow<'a, Txn>, bool),
     /// The first transactions are going to be sent. Each number is how many of them are merged into one.
     Sent(Cow<'a, [u32]>),
@@ -77,7 +80,8 @@ pub trait Journals: fmt::Debug + Send + Sync {
     /// It cannot be created.
     fn create(&self, volume: &str, session: SessionId) -> io::Result<Box<dyn Storage>>;
 
-    /// The journals of this volume whose processes have ended. No other process gets them as long as the result exists.
+    /// The journals of this volume whose processes have ended. No other process gets them as long as the
+    /// result exists.
     ///
     /// # Errors
     /// The journals cannot be listed. An item of the result is an error if its journal cannot be read.
@@ -104,10 +108,14 @@ pub trait Storage: fmt::Debug + Send {
     /// The room cannot be reserved.
     fn reserve(&mut self, bytes: u64) -> io::Result<()>;
 
+    /// Appends all bytes, or none.
+    ///
     /// # Errors
     /// The bytes cannot be written; then nothing was appended.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
 
+    /// Cuts off everything after the first `len` bytes.
+    ///
     /// # Errors
     /// The journal remains as it was.
     fn truncate(&mut self, len: u64) -> io::Result<()>;
@@ -134,7 +142,8 @@ pub struct Journal {
     len: u64,
     /// The queue has a transaction that is not in the journal, so no later one may be added to the journal.
     has_gap: bool,
-    /// Transactions that were answered were removed from the journal, because it could not be kept up to date.
+    /// Transactions that were answered were removed from the journal, because it could not be kept up to
+    /// date.
     has_lost: bool,
     /// The journal was removed, because it could not be cut back to its header.
     is_gone: bool,
@@ -155,8 +164,8 @@ pub struct Unfinished {
     pub sent: Vec<u32>,
     /// The length of the readable beginning of the journal.
     pub len: u64,
-    /// Whether the bytes after `len` are damaged, and not only an entry that is cut off. A process that is killed does
-    /// not leave such bytes.
+    /// Whether the bytes after `len` are damaged, and not only an entry that is cut off. A process that is
+    /// killed does not leave such bytes.
     pub is_damaged: bool,
 }
 
@@ -208,8 +217,9 @@ impl Journal {
         }
     }
 
-    /// Adds a transaction that is going to be added to the queue. Returns whether the journal has it. If not, the
-    /// transaction must not be answered before it is committed.
+    /// Adds a transaction that is going to be added to the queue. `is_optional` says whether its guards may
+    /// fail. Returns whether the journal has the transaction. If not, the transaction must not be answered
+    /// before it is committed.
     #[must_use]
     pub fn queued(&mut self, txn: &Txn, is_optional: bool) -> bool {
         let is_kept = !self.has_gap && self.try_queue(txn, is_optional);
@@ -220,7 +230,10 @@ impl Journal {
     fn try_queue(&mut self, txn: &Txn, is_optional: bool) -> bool {
         self.frame.clear();
         if !frame_of(&mut self.frame, &Entry::Queued(without_texts(txn, &self.texts), is_optional)) {
-            tracing::error!(?txn, "a change cannot be written to a journal");
+            tracing::error!(
+                ?txn,
+                "cannot encode a change for the journal: it is committed before it is answered"
+            );
             return false;
         }
         let reserved = self.storage.reserve(self.frame.len() as u64 + RESERVED_BYTES);
@@ -239,8 +252,8 @@ impl Journal {
         true
     }
 
-    /// Notes that the queue has a transaction that the journal does not have. Until the queue is empty, no other
-    /// transaction is added to the journal.
+    /// Notes that the queue has a transaction that the journal does not have. Until the queue is empty, no
+    /// other transaction is added to the journal.
     pub fn skipped(&mut self) {
         self.has_gap = true;
     }
@@ -257,9 +270,9 @@ impl Journal {
         }
     }
 
-    /// Notes that the first `count` transactions are committed. `left` has the transactions that remain in the queue,
-    /// each with a flag that says whether its guards may fail. `sent` says how the first of these are merged, if they
-    /// may have been sent.
+    /// Notes that the first `count` transactions are committed. `left` has the transactions that remain in
+    /// the queue, each with a flag that says whether its guards may fail. `sent` says how the first of these
+    /// are merged, if they may have been sent.
     pub fn committed<'a>(
         &mut self,
         count: usize,
@@ -301,13 +314,13 @@ impl Journal {
         match self.storage.replace(&bytes) {
             Ok(()) => (self.len, self.texts) = (bytes.len() as u64, texts),
             Err(error) => {
-                tracing::warn!(%error, journal = self.storage.place(), "cannot write a journal anew")
+                tracing::warn!(%error, journal = self.storage.place(), "cannot rewrite a journal, so it keeps growing; retrying")
             }
         }
     }
 
-    /// Removes all transactions from the journal, because it no longer agrees with the queue. Until the queue is empty,
-    /// nothing is added. Returns whether the journal can be used after that.
+    /// Removes all transactions from the journal, because it no longer agrees with the queue. Until the queue
+    /// is empty, nothing is added. Returns whether the journal can be used after that.
     fn discard(&mut self) -> bool {
         (self.has_gap, self.has_lost) = (true, true);
         self.texts.clear();
@@ -363,8 +376,8 @@ fn without_texts<'a>(txn: &'a Txn, known: &HashSet<AclId>) -> Cow<'a, Txn> {
     txn
 }
 
-/// Gives each ACL without a text the text of the earlier entry, and adds the other texts to `known`. Returns whether
-/// all were known.
+/// Gives each ACL without a text the text of the earlier entry, and adds the other texts to `known`. Returns
+/// whether all were known.
 fn with_texts(txn: &mut Txn, known: &mut HashMap<AclId, Arc<str>>) -> bool {
     txn.effects.iter_mut().all(|effect| {
         let Effect::PutAcl { id, text } = effect else { return true };
@@ -419,7 +432,8 @@ pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
         Next::CutOff => return Err(Unusable::Empty),
         Next::Damaged => return Err(Unusable::Damaged),
     };
-    // The format is the first field after the kind of the entry, so it can be read whatever other fields follow.
+    // The format is the first field after the kind of the entry, so it can be read whatever other fields
+    // follow.
     match first.get(1..).map(postcard::take_from_bytes::<u32>) {
         Some(Ok((FORMAT, _))) => {}
         Some(Ok((format, _))) => return Err(Unusable::OtherFormat(format)),
@@ -457,8 +471,8 @@ pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
 }
 
 impl Unfinished {
-    /// The number of changes in the queue that were answered. A transaction whose guards may fail does not count,
-    /// because no caller waits for it.
+    /// The number of changes in the queue that were answered. A transaction whose guards may fail does not
+    /// count, because no caller waits for it.
     pub fn changes(&self) -> usize {
         self.queue.iter().filter(|(_, is_optional)| !is_optional).count()
     }

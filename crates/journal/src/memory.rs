@@ -45,7 +45,7 @@ impl Memory {
         self.0.is_broken.store(is_broken, Ordering::Relaxed);
     }
 
-    /// Puts these bytes in place of those of a journal.
+    /// Replaces the bytes of the journal of a session.
     pub fn set_bytes(&self, of: SessionId, bytes: &[u8]) {
         let mut files = host::lock(&self.0.files);
         let found = files.iter_mut().filter(|((_, session), _)| *session == of);

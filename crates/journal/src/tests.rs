@@ -193,7 +193,8 @@ fn nothing_is_added_behind_a_gap_until_the_queue_is_empty() {
     assert_eq!(queue(&read(&bytes(&memory)).unwrap()), [txn(5)]);
 }
 
-/// On a full disk no transaction is added, but the transactions in the journal remain, and so do notes about them.
+/// On a full disk no transaction is added, but the transactions in the journal remain, and so do notes about
+/// them.
 #[test]
 fn answered_changes_stay_in_the_journal_on_a_full_disk() {
     let (memory, mut journal) = begin();

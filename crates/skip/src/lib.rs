@@ -16,8 +16,8 @@ use std::time::Duration;
 /// The environment variable that, if not empty, allows tests to be skipped.
 pub const ALLOW: &str = "LIMEN_ALLOW_SKIPS";
 
-/// Skips the calling test because `what` is missing. This is for things that can be provided: root, a program, a
-/// server.
+/// Skips the calling test because `what` is missing. This is for things that can be provided: root, a
+/// program, a server.
 ///
 /// # Panics
 /// If [`ALLOW`] is not set.
@@ -54,8 +54,9 @@ pub fn is_long() -> bool {
     is_long
 }
 
-/// The time for which a test of `make test-long` runs if it has no end of its own: ten minutes, or as many seconds as
-/// `LIMEN_LONG_SECONDS` says. If this is not `make test-long`, skips the calling test like [`is_long`].
+/// The time for which a test of `make test-long` runs if it has no end of its own: ten minutes, or as many
+/// seconds as `LIMEN_LONG_SECONDS` says. If this is not `make test-long`, skips the calling test like
+/// [`is_long`].
 ///
 /// # Panics
 /// If `LIMEN_LONG_SECONDS` is not a number.
