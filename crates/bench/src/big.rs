@@ -26,8 +26,8 @@ const STEP_BYTES: usize = 1 << 20;
 /// compression could use.
 const PATTERN_BYTES: usize = 8 << 20;
 
-/// Reads the settings of the volume with a metadata URL; `None` for a volume in memory, which only its own mount
-/// can open.
+/// Reads the settings of the volume with a metadata URL; `None` for a volume in memory, which only its own
+/// mount can open.
 pub type VolumeOf<'a> = &'a dyn Fn(&str) -> Result<Option<Volume>, CliError>;
 
 /// The times of all rounds.
@@ -99,8 +99,8 @@ pub(crate) fn run(
     Ok(big)
 }
 
-/// Writes the file and calls fsync(2), drops the file from the kernel's cache and calls `forget`, then reads and
-/// removes the file.
+/// Writes the file and calls fsync(2), drops the file from the kernel's cache and calls `forget`, then reads
+/// and removes the file.
 fn pass(
     scratch: &Scratch,
     bytes: u64,
@@ -156,8 +156,8 @@ fn pass(
     fs::remove_file(&path).map_err(fail)
 }
 
-/// The directory of the objects, if `scratch` is on a limenfs mount and its volume stores them in a directory that
-/// exists on this machine.
+/// The directory of the objects, if `scratch` is on a limenfs mount and its volume stores them in a directory
+/// that exists on this machine.
 fn bucket(scratch: &Scratch, volume_of: VolumeOf<'_>) -> Result<Option<PathBuf>, CliError> {
     let Some(entry) = scratch.probe.entry() else { return Ok(None) };
     let Some(volume) = volume_of(&entry.url)? else { return Ok(None) };

@@ -1,4 +1,5 @@
-//! `limen bench PATH`: measures file operations, alone or in alternation with a mount in memory, and one big file.
+//! `limen bench PATH`: measures file operations, alone or in alternation with a mount in memory, and one big
+//! file.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! The benchmarks of `limen bench`, `limen mdtest` and `limen objbench`. The first measures a mounted path of any file
-//! system, the second a volume without a mount, the third an object store.
+//! The benchmarks of `limen bench`, `limen mdtest` and `limen objbench`. The first measures a mounted path of
+//! any file system, the second a volume without a mount, the third an object store.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -72,8 +72,8 @@ impl Phase {
     }
 }
 
-/// Tests and measures a store. `name` is shown, and `run` makes the keys of this run unique. Everything that was stored is
-/// removed, also after an error or Ctrl-C.
+/// Tests and measures a store. `name` is shown, and `run` makes the keys of this run unique. Everything that
+/// was stored is removed, also after an error or Ctrl-C.
 ///
 /// # Errors
 /// The store does not answer as it should, or a request fails; the user has interrupted the command.
@@ -143,8 +143,8 @@ impl Bench<'_> {
         format!("{}{kind}-{number}", self.prefix)
     }
 
-    /// Checks the properties that limenfs relies on: an object is read as it was stored, in whole or in part, is
-    /// replaced as a whole, is listed, and is absent after it was removed.
+    /// Checks the properties that limenfs relies on: an object is read as it was stored, in whole or in part,
+    /// is replaced as a whole, is listed, and is absent after it was removed.
     fn check(&self) -> Result<(), CliError> {
         let key = self.key("check", 0);
         let (first, second) = (pattern(1, 100_000), pattern(2, 5000));

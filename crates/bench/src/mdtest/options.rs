@@ -78,6 +78,8 @@ pub struct Counters {
 type Counted = Arc<Counting<Arc<dyn Engine>>>;
 
 impl Options {
+    /// Checks the size of the tree.
+    ///
     /// # Errors
     /// The tree would have too many files and directories.
     pub fn check(&self) -> Result<(), CliError> {

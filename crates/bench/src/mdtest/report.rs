@@ -21,6 +21,8 @@ pub(super) struct Report<'a> {
 }
 
 impl Report<'_> {
+    /// Prints the results.
+    ///
     /// # Errors
     /// Those of [`output::print`].
     pub(super) fn print(&self) -> Result<(), CliError> {
