@@ -1,9 +1,10 @@
-//! Flushes in doubt of files that were closed.
+//! Flushes in doubt of files that were closed: it is not known whether the database has committed them.
 //!
-//! The last close of a file whose flush is in doubt fails, and the written data is dropped. But the request may still
-//! arrive, and would then replace data that was written after the file was opened again, or by the next holder of its
-//! lock. So before this mount commits newer data or a newer size of the file, and before it releases a lock on it, it
-//! cancels such a flush ([`Meta::cancel`]): then the flush has happened already, or never happens.
+//! The last close of a file whose flush is in doubt fails, and the written data is dropped. But the request
+//! may still arrive, and would then replace data that was written after the file was opened again, or by the
+//! next holder of its lock. So before this mount commits newer data or a newer size of the file, and before
+//! it releases a lock on it, it cancels such a flush ([`Meta::cancel`]): then the flush has happened already,
+//! or never happens.
 //!
 //! Lock order: a file's data, then `flushes`, then the table of open files; a file's data, then the in-doubt
 //! transaction of a flush.
@@ -39,8 +40,8 @@ impl Abandoned {
         Abandoned { meta, open, flushes: Mutex::default(), exist: AtomicBool::new(false) }
     }
 
-    /// Closes a handle of a file whose flush is in doubt. If it was the last one, drops the written data, and keeps the
-    /// in-doubt transaction.
+    /// Closes a handle of a file whose flush is in doubt. If it was the last one, drops the written data, and
+    /// keeps the in-doubt transaction. Returns the file then.
     pub(crate) fn close(&self, file: &OpenFile, data: &mut FileData) -> Option<Arc<OpenFile>> {
         let mut flushes = host::lock(&self.flushes);
         // Set this before another thread can open the file again and flush newer data.
@@ -53,7 +54,7 @@ impl Abandoned {
         closed
     }
 
-    /// Drops the written data of a file. If its flush is in doubt, keeps the doubt.
+    /// Drops the written data of a file. If its flush is in doubt, keeps the in-doubt transaction.
     pub(crate) fn drop_written(&self, file: &OpenFile, data: &mut FileData) {
         let mut flushes = host::lock(&self.flushes);
         flushes.extend(drop_written(file, data));

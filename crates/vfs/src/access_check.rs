@@ -8,8 +8,9 @@
 //! caller has and however long the ACL is. The check first uses what the request itself says about the
 //! caller: groups and capabilities are read only if that does not decide.
 //!
-//! Most accesses are granted whatever groups the caller is in. This saves time, because groups and capabilities
-//! are read from `/proc`, and are not cached for a caller that has user id 0 or a capability.
+//! Most accesses are granted whatever groups the caller is in. For these, the order of the checks saves time:
+//! groups and capabilities are read from `/proc`, and are not cached for a caller that has user id 0 or a
+//! capability.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -63,8 +64,8 @@ impl Prepared {
     }
 }
 
-/// Counts of lookups on volumes with NFSv4 ACLs, and on mounts that squash callers. On other mounts only the kernel
-/// checks search permission.
+/// Counts of lookups on volumes with NFSv4 ACLs, and on mounts that squash callers. On other mounts only the
+/// kernel checks search permission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SearchCounts {
     /// Lookups in directories that everyone may search: no credential matters.
@@ -118,8 +119,8 @@ impl AccessCheck {
         }
     }
 
-    /// Whether callers are squashed, that is, act with other ids than those by which the kernel knows them. The
-    /// kernel may then grant access that it should not, so each operation checks its caller itself.
+    /// Whether callers are squashed, that is, act with other ids than those by which the kernel knows them.
+    /// The kernel may then grant access that it should not, so each operation checks its caller itself.
     pub fn is_squashing(&self) -> bool {
         self.ids.squash.is_some()
     }
@@ -260,7 +261,7 @@ mod tests {
 
     impl CountingSource {
         fn of(groups: &[u32], caps: Caps) -> Self {
-            // Credential ids are unique only within one [`Credentials`].
+            // All sources share one [`Credentials`], so equal callers have the same credential id.
             static CREDENTIALS: OnceLock<Credentials> = OnceLock::new();
             let credentials = CREDENTIALS.get_or_init(|| Credentials::new(100_000));
             CountingSource { credentials, groups: groups.to_vec(), caps, reads: AtomicU64::new(0) }

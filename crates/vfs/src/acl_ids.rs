@@ -7,8 +7,8 @@ use acl::posix::PosixAcl;
 use ops::Acl;
 use types::Errno;
 
-/// Converts an ACL to the ids of this machine. Leaves out entries whose id has no mapping here, and also returns their
-/// number.
+/// Converts an ACL to the ids of this machine. Leaves out entries whose id has no mapping here, and also
+/// returns their number.
 pub(crate) fn posix_to_local(ids: &Ids, acl: &PosixAcl) -> Result<(PosixAcl, usize), Errno> {
     if !ids.is_mapping() {
         return Ok((acl.clone(), 0));
@@ -34,8 +34,8 @@ fn mapped(id: u32) -> Option<u32> {
     Some(id).filter(|id| *id != UNMAPPED)
 }
 
-/// Converts an ACL to the ids of this machine. Leaves out entries whose id has no mapping here, and also returns their
-/// number.
+/// Converts an ACL to the ids of this machine. Leaves out entries whose id has no mapping here, and also
+/// returns their number.
 pub(crate) fn nfs4_to_local(ids: &Ids, acl: &Nfs4Acl) -> (Nfs4Acl, usize) {
     if !ids.is_mapping() {
         return (acl.clone(), 0);

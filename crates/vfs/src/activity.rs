@@ -37,7 +37,7 @@ pub struct Activity {
     pub stream_answers: u64,
     /// Changes by this client and others that the stream delivered.
     pub stream_changes: u64,
-    /// Failures of the stream, after each of which all caches were invalidated.
+    /// Failures of the stream, and failed attempts to open it.
     pub stream_failures: u64,
     /// Slices without a row whose blocks were removed.
     pub garbage_removed: u64,

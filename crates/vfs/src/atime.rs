@@ -5,7 +5,8 @@
 //!
 //! The kernel keeps no access time of a FUSE inode (`S_NOATIME`): it requests the attributes again after each
 //! READ, READDIR and READLINK (`fuse_invalidate_atime`), and does not report reads from its page cache. So if
-//! a read must be counted, an open must not use the kernel's cached data: see [`PendingAtimes::is_due`].
+//! the next read must change the atime, an open must not let the kernel keep cached data: see
+//! [`PendingAtimes::is_due`].
 //!
 //! Lock order: `order` before an open file's data, and both before `noted`.
 
@@ -40,8 +41,8 @@ impl PendingAtimes {
         self.mode
     }
 
-    /// Whether a read of an inode changes its atime. If so, the kernel must not answer the read from its cache.
-    /// `attr` returns the inode's attributes; it is called only if the result depends on them.
+    /// Whether a read of an inode changes its atime. If so, the kernel must not answer the read from its
+    /// cache. `attr` returns the inode's attributes; it is called only if the result depends on them.
     pub(crate) fn is_due(&self, attr: impl FnOnce() -> Result<Attr, Errno>) -> bool {
         match self.mode {
             AtimeMode::Never => false,
@@ -70,8 +71,8 @@ impl PendingAtimes {
         Attr { atime: host::lock(&self.noted).get(&attr.ino).copied().unwrap_or(attr.atime), ..attr }
     }
 
-    /// Keeps batches from being committed while the returned guard exists. Hold the guard while an atime is set,
-    /// so that the time of an earlier read cannot overwrite it.
+    /// Keeps batches from being committed while the returned guard exists. Hold the guard while an atime is
+    /// set, so that the time of an earlier read cannot overwrite it.
     pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
         host::lock(&self.order)
     }
@@ -92,8 +93,8 @@ impl PendingAtimes {
             return Ok(());
         }
         self.commits.change(&SetAtimes(batch.clone()))?;
-        // Remove the times only after the commit. In the other order, a getattr between the two would find them in
-        // neither place.
+        // Remove the times only after the commit. In the other order, a getattr between the two would find
+        // them in neither place.
         let mut noted = host::lock(&self.noted);
         for (ino, time) in batch {
             if noted.get(&ino) == Some(&time) {

@@ -19,11 +19,11 @@ pub struct Attr {
     pub atime: Time,
     pub mtime: Time,
     pub ctime: Time,
-    /// The kernel must not cache these attributes: the reply depends on the caller, another mount has deleted the
-    /// inode, or its ACL cannot be read.
+    /// The kernel must not cache these attributes: the reply depends on the caller, another mount has deleted
+    /// the inode, or its ACL cannot be read.
     pub per_caller: bool,
-    /// Whether the inode is in the trash. The kernel must not cache its attributes and name, because the removal of a
-    /// file from any other directory changes the trash, and the kernel does not know that.
+    /// Whether the inode is in the trash. The kernel must not cache its attributes and name, because the
+    /// removal of a file from any other directory changes the trash, and the kernel does not know that.
     pub is_in_trash: bool,
     /// The access revision that these attributes belong to.
     pub(crate) access_rev: u64,

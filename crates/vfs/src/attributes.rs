@@ -89,9 +89,9 @@ impl Attributes {
     /// attributes are per caller, the kernel requests them before it grants search.
     ///
     /// The kernel may also request the attributes of a new file before the open(2) that created it returns
-    /// (`may_open`), and that request names no open file. If another mount has deleted the file by then, ESTALE would
-    /// make the kernel repeat the call, and create the file again. So a new file that no program has used yet has the
-    /// attributes with which it was created.
+    /// (`may_open`), and that request names no open file. If another mount has deleted the file by then,
+    /// ESTALE would make the kernel repeat the call, and create the file again. So a new file that no program
+    /// has used yet has the attributes with which it was created.
     ///
     /// # Errors
     /// As [`Self::getattr`]; EACCES for a directory that the caller may not search, if the kernel cannot
@@ -115,9 +115,9 @@ impl Attributes {
         self.open.get(ino)?.created().copied()
     }
 
-    /// The attributes of an inode, for the reply to a change; `changed` is the inode as that change left it. Another
-    /// mount may have deleted the inode since then, but ESTALE would make the kernel repeat the change, perhaps on
-    /// another inode that has the name now.
+    /// The attributes of an inode, for the reply to a change; `changed` is the inode as that change left it.
+    /// Another mount may have deleted the inode since then, but ESTALE would make the kernel repeat the
+    /// change, perhaps on another inode that has the name now.
     ///
     /// # Errors
     /// Those of [`Self::getattr`] except ESTALE.
@@ -128,8 +128,8 @@ impl Attributes {
         }
     }
 
-    /// The attributes of a deleted inode. The kernel must not cache them: otherwise a read would end at the cached size
-    /// instead of failing.
+    /// The attributes of a deleted inode. The kernel must not cache them: otherwise a read would end at the
+    /// cached size instead of failing.
     fn of_deleted(&self, inode: &Inode) -> Attr {
         Attr { per_caller: true, ..self.attr_of(inode) }
     }
@@ -163,14 +163,15 @@ impl Attributes {
             let (uid, gid) = (self.access.ids.local_user(inode.uid), self.access.ids.local_group(inode.gid));
             Attr { uid, gid, ..Attr::from(inode) }
         };
-        let is_lent = inode.kind.is_dir() && !self.meta.traversers().is_empty();
+        // These users and groups may search every directory, also one that has no ACL.
+        let has_traversers = inode.kind.is_dir() && !self.meta.traversers().is_empty();
         if !inode.access_acl.is_none() && self.kernel_lacks_acls() {
             // If an inode has an ACL, the group bits of its mode are the ACL's mask. A kernel that knows no
             // ACLs would grant them to the group, so it gets only the owner's bits, until the volume is
             // mounted again.
             return Attr { mode: inode.mode.without(0o077), ..attr(inode) };
         }
-        if !self.access.has_nfs4_acls() || inode.access_acl.is_none() && !is_lent {
+        if !self.access.has_nfs4_acls() || inode.access_acl.is_none() && !has_traversers {
             return attr(inode);
         }
         let project = |inode: &Inode| Ok((*inode, self.meta.run(&GetProjection(inode), &BY_KERNEL)?));
@@ -193,8 +194,8 @@ impl Attributes {
     /// Checks the caller for access(2) and chdir(2), if the kernel cannot.
     ///
     /// # Errors
-    /// On volumes of NFSv4 ACLs, those of [`ops::CheckAccess`]. On others, those of [`AccessCheck::permits`],
-    /// and EACCES if a squashed caller lacks a permission in `want`.
+    /// On volumes with NFSv4 ACLs, those of [`ops::CheckAccess`]. On others, those of
+    /// [`AccessCheck::permits`], and EACCES if a squashed caller lacks a permission in `want`.
     pub fn access(&self, caller: &Caller<'_>, ino: Ino, want: Perm) -> Result<(), Errno> {
         if !self.access.has_nfs4_acls() {
             return self.access.check_posix(caller, &self.inode(ino)?, want);
@@ -218,7 +219,8 @@ impl Attributes {
         }
     }
 
-    /// Whether a read of the inode changes its atime. If so, the kernel must not answer the read from its cache.
+    /// Whether a read of the inode changes its atime. If so, the kernel must not answer the read from its
+    /// cache.
     pub fn is_atime_due(&self, ino: Ino) -> bool {
         self.pending_atimes.is_due(|| self.getattr(ino))
     }

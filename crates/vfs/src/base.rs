@@ -1,7 +1,8 @@
 //! The base of a mounted volume: the state that its parts share.
 //!
-//! Each field is a part with its own state and locks, in a file of its own, and depends on earlier fields only. The methods
-//! of [`Base`], in `changes` and `flush`, are the sequences of calls that several of the other parts use.
+//! Each field is a part with its own state and locks, in a file of its own, and depends on earlier fields
+//! only. The methods of [`Base`], in `changes` and `flush`, are the sequences of calls that several of the
+//! other parts use.
 
 use std::sync::Arc;
 
@@ -36,14 +37,15 @@ pub struct VfsOptions {
     pub ids: Ids,
     /// Listings show a caller only the entries that it may read, even if the volume does not require that.
     pub hide_unreadable: bool,
-    /// If a file has an NFSv4 ACL, the POSIX ACL that programs read in its place contains a reference to the file
-    /// ([`acl::nfs4::refer`]). The kernel accepts such an ACL only if every group has an id in the mount's user
-    /// namespace.
+    /// If a file has an NFSv4 ACL, the POSIX ACL that programs read in its place contains a reference to the
+    /// file ([`acl::nfs4::refer`]). The kernel accepts such an ACL only if every group has an id in the
+    /// mount's user namespace.
     pub has_references: bool,
     /// The domain of users and groups in NFSv4 ACLs, which are then written and accepted as `name@domain`.
     /// Without a domain, they are numbers.
     pub nfs4_domain: Option<String>,
-    /// New directories are held: changes below them are answered at once, and committed afterwards. Needs `journals`.
+    /// New directories are held: changes below them are answered at once, and committed afterwards. Needs
+    /// `journals`.
     pub holds_directories: bool,
     /// The journals of the mounts of this machine. Changes in the journals of ended processes are committed.
     pub journals: Option<Arc<dyn Journals>>,

@@ -1,15 +1,15 @@
 //! Chunks that may have many rows: reads and flushes note them, compaction takes them.
 //!
-//! [`Candidates`] holds an estimate of the number of rows of each such chunk, and depends on no other part. Its
-//! lock is held only within a call.
+//! [`Candidates`] holds an estimate of the number of rows of each such chunk, and depends on no other part.
+//! Its lock is held only within a call.
 
 use std::sync::Mutex;
 
 use host::HashMap;
 use types::{ChunkIndex, Ino};
 
-/// For each chunk, the sum of the numbers of rows that were noted. A row that is noted twice counts twice, so this is
-/// only a hint; losing an entry does no harm.
+/// For each chunk, the sum of the numbers of rows that were noted. A row that is noted twice counts twice, so
+/// this is only a hint; losing an entry does no harm.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates(Mutex<HashMap<(Ino, ChunkIndex), usize>>);
 

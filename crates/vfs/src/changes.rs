@@ -1,4 +1,4 @@
-//! Changes that callers request, and who has checked the caller: the kernel, this client, or both.
+//! Changes that callers request, and which side checks the caller: the kernel, this client, or both.
 //!
 //! [`Caches`](crate::coherence::Caches) knows the revisions that the kernel checked with.
 
@@ -60,8 +60,8 @@ impl Base {
             .inspect_err(|_| self.commits.in_doubt.note_orphan(session, ino))
     }
 
-    /// Deletes the inodes without a name that failed calls have left behind. Skips those that are open, because their
-    /// last close deletes them.
+    /// Deletes the inodes without a name that failed calls have left behind. Skips those that are open,
+    /// because their last close deletes them.
     ///
     /// # Errors
     /// Those of the database: the first error, after all were tried.

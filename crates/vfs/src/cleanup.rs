@@ -38,8 +38,8 @@ pub(crate) const COLLECTORS: usize = 4;
 /// The heartbeats of other sessions, as read by one mount.
 ///
 /// Clocks of other machines are not used: a session is silent while its heartbeat is unchanged between two
-/// reads by this mount. The time between two reads counts as at most two heartbeat intervals. So a mount that was
-/// itself stopped, or whose machine was suspended together with the others, does not treat all others as
+/// reads by this mount. The time between two reads counts as at most two heartbeat intervals. So a mount that
+/// was itself stopped, or whose machine was suspended together with the others, does not treat all others as
 /// dead.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
@@ -81,8 +81,8 @@ impl Watch {
 /// Fails if the object store does not belong to this volume's database, or if that cannot be found out.
 pub type OwnerCheck = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// The check before objects are removed. None are removed while it fails: a restored copy of the metadata may refer to
-/// objects that this database no longer needs.
+/// The check before objects are removed. None are removed while it fails: a restored copy of the metadata may
+/// refer to objects that this database no longer needs.
 #[derive(Default)]
 pub(crate) struct StoreOwner {
     check: OnceLock<OwnerCheck>,
@@ -129,10 +129,10 @@ pub(crate) struct Cleanup {
     pub(crate) failed: Event,
     /// Entries of the trash that this mount has deleted.
     pub(crate) trash_deleted: Event,
-    /// Whether a session was removed whose state may not be cleaned up yet.
+    /// Whether the state of a removed session may still have to be cleaned up.
     leftovers: AtomicBool,
-    /// The marks of operations that no term guards ([`client::is_mark_without_term`]), and when this mount first saw
-    /// each.
+    /// The marks of operations that no term guards ([`client::is_mark_without_term`]), and when this mount
+    /// first saw each.
     marks: Mutex<HashMap<LockOwner, BootInstant>>,
     /// Why the last replay failed.
     replay_problem: Mutex<Option<String>>,
@@ -154,7 +154,8 @@ impl Cleanup {
         }
     }
 
-    /// Commits the changes that mounts of this machine had answered but not committed when their processes ended.
+    /// Commits the changes that mounts of this machine had answered but not committed when their processes
+    /// ended.
     ///
     /// # Errors
     /// Those of [`Meta::replay`](client::Meta::replay).
@@ -228,8 +229,8 @@ impl Cleanup {
         self.leftovers.store(true, Ordering::Release);
     }
 
-    /// Removes the state of sessions that have no record: locks, waits for locks, unlinked inodes, and, with `trees`,
-    /// unfinished copies of trees.
+    /// Removes the state of sessions that have no record: locks, waits for locks, unlinked inodes, and, with
+    /// `trees`, unfinished copies of trees.
     pub(crate) fn clean_leftovers(&self, trees: bool) -> Result<(), Errno> {
         let mut over = HashMap::from([(self.base.meta.session(), false)]);
         // Locks first: other mounts may wait for them, and the removal of unfinished copies may take long.
@@ -237,8 +238,8 @@ impl Cleanup {
         self.drop_orphans(trees, |session| self.is_over(session, &mut over))
     }
 
-    /// Whether a session that has state has ended: it has no record. A session's record exists before any of
-    /// its state.
+    /// Whether a session whose state was found has ended. If so, it has no record, because a session's record
+    /// exists before any of its state, and is removed first.
     fn is_over(&self, session: SessionId, over: &mut HashMap<SessionId, bool>) -> Result<bool, Errno> {
         if let Some(&over) = over.get(&session) {
             return Ok(over);
@@ -351,9 +352,9 @@ impl Cleanup {
                 if !self.store_owner.is_this_database() {
                     return Ok(());
                 }
-                // This mount, or another one on this machine, may have removed the rows just before. That must be
-                // durable before the blocks are removed: a loss of power would bring the rows back, and their blocks
-                // would be gone.
+                // This mount, or another one on this machine, may have removed the rows just before. That
+                // must be durable before the blocks are removed: a loss of power would bring the rows back,
+                // and their blocks would be gone.
                 self.base.commits.sync()?;
             }
             let results = each_at_once(&garbage, at_once, &|Garbage { slice, size }| {
@@ -596,7 +597,8 @@ mod tests {
     fn the_mark_of_a_tool_is_kept_while_the_tool_may_read_it() {
         let shared = Shared::new();
         let vfs = shared.mount(NO_WAIT);
-        // `mark` is that of an operation that no term guards. The other two waits, of ended sessions, are removed.
+        // `mark` is that of an operation that no term guards. The other two waits, of ended sessions, are
+        // removed.
         let wait = |session, owner, end| {
             let owner = LockOwner { session: SessionId(session), owner, kind: LockKind::Flock };
             LockWait { ino: Ino::ROOT, lock: Lock { start: 0, end, owner, exclusive: false, pid: 0 } }

@@ -7,8 +7,8 @@ use types::{Errno, Ino, Name};
 use crate::vfs::Vfs;
 
 impl Vfs {
-    /// Copies a file or tree by reference, including the data that programs have written on this mount until now. No
-    /// access is checked, so the caller must be the superuser or the user that runs the mount.
+    /// Copies a file or tree by reference, including the data that programs have written on this mount until
+    /// now. No access is checked, so the caller must be the superuser or the user that runs the mount.
     ///
     /// # Errors
     /// EPERM if this mount squashes callers; those of [`client::Meta::clone_tree`].
@@ -32,8 +32,8 @@ impl Vfs {
         self.base.commits.note_change();
         if cloned.is_ok() {
             self.caches.entry_added(request.parent, &request.name);
-            // Programs see the copy, but it may not be on disk yet. It is complete even if this sync fails, and the
-            // background thread tries again.
+            // Programs see the copy, but it may not be on disk yet. It is complete even if this sync fails,
+            // and the background thread tries again.
             if let Err(errno) = self.base.commits.make_durable_if_dirty() {
                 tracing::warn!(%errno, "cannot sync after a copy; retrying");
             }
@@ -41,7 +41,8 @@ impl Vfs {
         cloned
     }
 
-    /// Makes the kernel look up a name again after this mount has added the name without a request of the kernel.
+    /// Makes the kernel look up a name again after this mount has added the name without a request of the
+    /// kernel.
     pub fn expire_entry(&self, parent: Ino, name: &Name) {
         self.caches.entry_added(parent, name);
     }

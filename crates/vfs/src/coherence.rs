@@ -165,8 +165,8 @@ impl Caches {
         inodes.iter().for_each(|(ino, lookups)| self.cache.restore(*ino, *lookups, now));
     }
 
-    /// Waits until the stream of changes is open, for at most `timeout`. From then on, this client receives all changes,
-    /// and it invalidates everything that the kernel had before.
+    /// Waits until the stream of changes is open, for at most `timeout`; returns whether it is. From then on,
+    /// this client receives all changes, and it invalidates everything that the kernel had before.
     pub fn wait_stream(&self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         while !self.is_stream_open.load(Ordering::Acquire) {
@@ -286,8 +286,8 @@ impl Caches {
     fn watch(&self) {
         while !self.stop.is_set() {
             match self.meta.engine().watch() {
-                // The engine has no stream. The kernel then caches nothing for longer than the lifetime of cached
-                // records.
+                // The engine has no stream. The kernel then caches nothing for longer than the lifetime of
+                // cached records.
                 Ok(None) => return self.is_stream_open.store(true, Ordering::Release),
                 Ok(Some(changes)) => self.follow(changes),
                 Err(error) => {
@@ -317,7 +317,8 @@ impl Caches {
             self.stream.answers.add(1);
             self.stream.changes.add(received.len());
             self.apply(&received);
-            // `repeat` does this too. Done here as well, so that no notification is late while the lease is renewed.
+            // `repeat` does this too. Done here as well, so that no notification is late while the lease is
+            // renewed.
             self.notify_settled();
             self.meta.set_current_until(polled + LEASE);
             if !received.is_empty() {
@@ -333,6 +334,8 @@ impl Caches {
         for change in changes.iter().filter(|change| self.meta.cache_may_lack(change)) {
             self.meta.apply_remote(change);
             if change.by != self.meta.session() {
+                // A change of locks may be a recall of a directory that this client holds
+                // (`client/src/recall.rs`).
                 change.invalidations.iter().for_each(|part| {
                     if let Invalidation::Locks(ino) = part {
                         self.meta.recalled(*ino);
@@ -356,14 +359,15 @@ impl Caches {
         }
     }
 
-    /// Invalidates what the kernel knows of a directory and of a name in it, after this client has added the name without
-    /// a request of the kernel.
+    /// Invalidates what the kernel knows of a directory and of a name in it, after this client has added the
+    /// name without a request of the kernel.
     pub(crate) fn entry_added(&self, parent: Ino, name: &Name) {
         let parts = [Invalidation::Data(parent), Invalidation::Dirent(parent, name.clone())];
         if !self.meta.is_exclusive() && !self.repeats.add(Outdated::Parts(parts.to_vec()), &self.in_flight) {
             return self.invalidate_all();
         }
-        // This mount made the change, so its own cache is current. Only the kernel's caches must be invalidated.
+        // This mount made the change, so its own cache is current. Only the kernel's caches must be
+        // invalidated.
         self.invalidate_inode(parent, true);
         self.notify(|kernel| kernel.expire_name(parent, name.as_bytes()));
     }

@@ -32,7 +32,8 @@ pub struct Commits {
     order: RwLock<()>,
     /// Slices that committed rows name, or will name, and whose blocks may not be durable.
     pending: Mutex<Vec<SliceId>>,
-    /// Held while slices that were taken from `pending` are made durable: another sync must wait for them too.
+    /// Held while slices that were taken from `pending` are made durable: another sync must wait for them
+    /// too.
     syncing: Mutex<()>,
     /// Whether anything was committed since the last sync.
     dirty: AtomicBool,
@@ -53,8 +54,9 @@ impl Commits {
         }
     }
 
-    /// From the next session on, new directories are held. The client then makes blocks durable itself, before it commits
-    /// a row that names them.
+    /// From the next session on, new directories are held
+    /// ([`VfsOptions::holds_directories`](crate::VfsOptions::holds_directories)). The client then makes
+    /// blocks durable itself, before it commits a row that names them.
     pub(crate) fn hold_directories(&self, journals: &Arc<dyn Journals>) {
         self.meta.hold_new_directories(self.make_durable_by_client(), Arc::clone(journals));
     }
@@ -70,7 +72,8 @@ impl Commits {
         Ok(self.change_by(op, &BY_KERNEL)?)
     }
 
-    /// Runs an operation that may change the volume. Changes that failed before, and may still happen, are canceled first.
+    /// Runs an operation that may change the volume. Changes that failed before, and may still happen, are
+    /// canceled first.
     pub(crate) fn change_by<O: ops::Op>(
         &self,
         op: &O,
@@ -146,7 +149,8 @@ impl Commits {
     /// Makes everything committed so far durable, metadata and data.
     ///
     /// # Errors
-    /// EIO, once, if changes in held directories were lost with a session; those of the store and the database.
+    /// EIO, once, if changes in held directories were lost with a session; those of the store and the
+    /// database.
     pub fn make_durable(&self) -> Result<(), Errno> {
         let done = self.sync();
         if self.meta.take_held_loss() { Err(Errno::EIO) } else { done }

@@ -1,8 +1,8 @@
 //! Compaction: many rows of a chunk are replaced by few, and the slices of the old rows become garbage.
 //!
-//! A chunk is rewritten as a whole, so the background thread compacts it only when it has at least one row for every
-//! [`BYTES_PER_ROW`] of its data, or [`MANY_ROWS`]. This bounds the bytes that compaction writes by the bytes
-//! that were written before. Short runs of data share slices, as the small extents of a flush do.
+//! A chunk is rewritten as a whole, so the background thread compacts it only when it has at least one row
+//! for every [`BYTES_PER_ROW`] of its data, or [`MANY_ROWS`]. This bounds the bytes that compaction writes by
+//! the bytes that were written before. Short runs of data share slices, as the small extents of a flush do.
 
 use std::ops::Range;
 
@@ -54,7 +54,8 @@ pub struct Compacted {
 /// Compacts a chunk, unless it has few rows or as many runs of data as rows.
 ///
 /// # Errors
-/// ESTALE if the file was deleted, EAGAIN if the rows were changed meanwhile; those of the store and the database.
+/// ESTALE if the file was deleted, EAGAIN if the rows were changed meanwhile; those of the store and the
+/// database.
 pub(crate) fn compact(
     base: &Base,
     ino: Ino,
@@ -80,8 +81,8 @@ pub(crate) fn compact(
     let ids: Vec<SliceId> = slices.iter().map(|(id, _)| *id).collect();
     let mut in_doubt = None;
     let replaced = new.and_then(|new| {
-        // A program may have synced the rows that are replaced, and a checkpoint of the embedded engine makes the new ones
-        // durable at any time.
+        // A program may have synced the rows that are replaced, and a checkpoint of the embedded engine makes
+        // the new ones durable at any time.
         base.commits.make_blocks_durable(&ids)?;
         let op = InSession(session, &Compact { ino, chunk, old, new: new.into() });
         base.commits.commit_rows_once(&op, &ids, &mut in_doubt)

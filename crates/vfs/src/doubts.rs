@@ -1,12 +1,14 @@
 //! Changes that failed and may still happen.
 //!
-//! After EIO a program calls again, or does something else. If the request of the failed change arrives after that, it
-//! would undo later changes: a late truncation cuts off newer data, a late chmod grants what was revoked. So
-//! before this mount commits anything newer, and before it releases a lock, it cancels such changes ([`Meta::cancel`]):
-//! then each has happened already, or never happens. Flushes are kept with their files ([`crate::abandoned`]).
+//! After EIO a program calls again, or does something else. If the request of the failed change arrives after
+//! that, it would undo later changes: a late truncation cuts off newer data, a late chmod grants what was
+//! revoked. So before this mount commits anything newer, and before it releases a lock, it cancels such
+//! changes ([`Meta::cancel`]): then each has happened already, or never happens. Flushes are kept with their
+//! files ([`crate::abandoned`]).
 //!
-//! If such a change has happened, it may have left an inode without a name that is open, or that nobody has opened (an
-//! O_TMPFILE that failed). Those are deleted by [`Base::reap_orphans`](crate::base::Base::reap_orphans).
+//! If such a change has happened, it may have left an inode without a name. The inode may be open, or no
+//! program has opened it (an `O_TMPFILE` that failed). Such inodes are deleted by
+//! [`Base::reap_orphans`](crate::base::Base::reap_orphans).
 //!
 //! Lock order: `all` is locked alone. A transaction is locked before `orphans` and before the locks of the
 //! client.
@@ -73,8 +75,8 @@ impl InDoubtTxns {
         host::lock(&self.orphans).push((session, ino));
     }
 
-    /// Empties the list of inodes that are still to be deleted, and returns it: those that changes in doubt have left
-    /// without a name, and those whose deletion failed.
+    /// Empties the list of inodes that are still to be deleted, and returns it: those that changes in doubt
+    /// have left without a name, and those whose deletion failed.
     pub(crate) fn take_orphans(&self) -> Vec<(SessionId, Ino)> {
         std::mem::take(&mut *host::lock(&self.orphans))
     }

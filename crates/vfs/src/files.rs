@@ -133,7 +133,8 @@ impl Files {
         }
     }
 
-    /// Writes `bytes` at `offset`. The bytes are stored at the next flush. Call [`Self::kill_priv_of_writer`] first.
+    /// Writes `bytes` at `offset`. The bytes are stored at the next flush. Call [`Self::kill_priv_of_writer`]
+    /// first.
     ///
     /// # Errors
     /// EBADF if the file is not open; EFBIG if the write ends beyond 2^63 - 1 bytes; EIO if the file was lost
@@ -192,9 +193,10 @@ impl Files {
         Ok(offset)
     }
 
-    /// Drops pages that the kernel may have read during an `O_DIRECT` write. The kernel drops the pages of the range before
-    /// each such write, but not after one that is asynchronous (`generic_file_direct_write`). Does nothing if the file was
-    /// not read through the page cache since it was opened.
+    /// Drops pages that the kernel may have read during an `O_DIRECT` write. The kernel drops the pages of
+    /// the range before each such write, but not after one that is asynchronous
+    /// (`generic_file_direct_write`). Does nothing if the file was not read through the page cache since it
+    /// was opened.
     ///
     /// Called before the reply. The next read(2) then requests the attributes, and the new mtime makes the
     /// kernel drop all pages. An access through a mapping requests none, so the range is dropped too. Another

@@ -1,7 +1,7 @@
 //! Flushes: written data is stored, and its rows are committed.
 //!
-//! The written data is in the open files, which the caller locks. Lock order: a file's data, then the locks of
-//! [`Commits`](crate::commits::Commits).
+//! The written data is in the open files, which the caller locks. Lock order: a file's data, then the locks
+//! of [`Commits`](crate::commits::Commits).
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ impl Base {
         for file in self.open.all().iter().filter(|file| !file.is_orphan()) {
             let mut data = file.lock();
             if file.is_fenced() {
-                // The file's users get EIO later; this releases its memory now.
+                // Programs that use the file get EIO later. This releases its memory now.
                 let _ = self.fencing.session_of(file, &mut data);
             } else {
                 done = done.and(self.flush_locked(file, &mut data));
@@ -84,8 +84,8 @@ impl Base {
 
     fn flush_within(&self, session: SessionId, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
         if !data.buffer.is_dirty() {
-            // A truncation may have dropped the dirty data. That data must not extend the size that the file shows
-            // any more.
+            // A truncation may have dropped the dirty data. That data must not extend the size that the file
+            // shows any more.
             file.set_clean();
             data.allocation_guard = None;
             return match data.buffer.take_error() {

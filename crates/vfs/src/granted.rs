@@ -29,8 +29,8 @@ impl LockRequest {
 }
 
 /// Locks that were granted to this session and not released: if the session is lost, they are lost too. Each
-/// file has the ranges of its lock owners, and the number of lock requests in flight, whose outcome is not known
-/// yet.
+/// file has the ranges of its lock owners, and the number of lock requests in flight, whose outcome is not
+/// known yet.
 #[derive(Debug, Default)]
 pub(crate) struct Granted(Mutex<HashMap<Ino, GrantedOn>>);
 
@@ -72,7 +72,8 @@ impl Granted {
         }
     }
 
-    /// Whether one of these owners of POSIX locks, or this owner of a `flock(2)` lock, holds an exclusive lock on the file.
+    /// Whether one of these owners of POSIX locks, or this owner of a `flock(2)` lock, holds an exclusive
+    /// lock on the file.
     pub(crate) fn is_held(&self, ino: Ino, posix: &HashSet<u64>, flock: Option<u64>) -> bool {
         let is_owner = |held: &LockRequest| match held.kind {
             LockKind::Posix => posix.contains(&held.owner),

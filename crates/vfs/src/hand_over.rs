@@ -1,13 +1,13 @@
 //! The hand-over of a mount from one process to the next, which serves the same kernel from then on.
 //!
 //! The process that hands over first reduces its state in memory: it stores written data, gives back held
-//! directories, and settles operations in doubt. A [`MountState`] describes the rest: the session, open files and
-//! directories, locks, and the inodes that the kernel holds. The next process begins with empty caches.
+//! directories, and settles operations in doubt. A [`MountState`] describes the rest: the session, open files
+//! and directories, locks, and the inodes that the kernel holds. The next process begins with empty caches.
 //!
-//! Nothing that is described changes until the hand-over has succeeded or failed, because no request is handled, and the
-//! background threads have ended. Only the threads that receive changes of other clients go on, and invalidate the
-//! kernel's caches. The next process begins to receive changes before they end. If it cannot, it invalidates
-//! all of the kernel's caches when it begins to serve.
+//! Nothing that is described changes until the hand-over has succeeded or failed, because no request is
+//! handled, and the background threads have ended. Only the threads that receive changes of other clients go
+//! on, and invalidate the kernel's caches. The next process begins to receive changes before they end. If it
+//! cannot, it invalidates all of the kernel's caches when it begins to serve.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, RwLockWriteGuard};
@@ -25,7 +25,8 @@ use crate::open::FileState;
 use crate::session::SessionInfo;
 use crate::vfs::Vfs;
 
-/// Changes with each change of [`MountState`], or of anything in it.
+/// The version of the format of [`MountState`]. Increment it with each change of `MountState` or of anything
+/// in it.
 pub const FORMAT: u32 = 2;
 
 /// How long the background threads may take to end. They end after their present request.
@@ -74,7 +75,8 @@ impl Vfs {
         Ok(hand_over)
     }
 
-    /// Continues a mount that another process has described, with empty caches. Nothing is changed in the database.
+    /// Continues a mount that another process has described, with empty caches. Nothing is changed in the
+    /// database.
     ///
     /// # Errors
     /// The session was removed meanwhile; those of the database.
@@ -97,7 +99,8 @@ impl Vfs {
         Ok(())
     }
 
-    /// Begins to use the session that this process has taken over. The previous process must not use it any more.
+    /// Begins to use the session that this process has taken over. The previous process must not use it any
+    /// more.
     ///
     /// # Errors
     /// Fails if a thread cannot be started.
@@ -120,8 +123,8 @@ impl HandOver<'_> {
     pub fn describe(&self) -> Result<MountState, String> {
         let base = &self.vfs.base;
         self.within(STORE_TIMEOUT, Lifecycle::settle_all)?;
-        // Other mounts of this machine would treat the journal of the ended process as that of an ended mount,
-        // but this mount continues in another process.
+        // Other mounts of this machine would treat the journal of the ended process as that of an ended
+        // mount, but this mount continues in another process.
         if !base.meta.end_empty_journal() {
             return Err("a change is still to be committed".into());
         }
@@ -148,13 +151,14 @@ impl HandOver<'_> {
         })
     }
 
-    /// The hand-over has succeeded: the mount continues in another process, and this process must not continue it.
+    /// The hand-over has succeeded: the mount continues in another process, and this process must not
+    /// continue it.
     pub fn complete(self) {
         std::mem::forget(self);
     }
 
-    /// Runs work that waits for the store and the database, on a thread of its own. If the work takes longer than
-    /// `timeout`, this fails, and the thread continues the work.
+    /// Runs work that waits for the store and the database, on a thread of its own. If the work takes longer
+    /// than `timeout`, this fails, and the thread continues the work.
     fn within(
         &self,
         timeout: Duration,
@@ -210,8 +214,8 @@ impl Lifecycle {
             done.and(self.locks.clean()).and(self.base.pending_atimes.write()).and(self.base.reap_orphans());
         done = done.and(self.base.meta.give_back().map_err(Errno::from));
         if self.base.meta.is_in_doubt() {
-            // The operation in doubt may be in the current term. The first call only begins the next term, and the
-            // second call can then end the earlier one.
+            // The operation in doubt may be in the current term. The first call only begins the next term,
+            // and the second call can then end the earlier one.
             for _ in 0..2 {
                 done = done.and(self.base.meta.begin_next_term().map_err(Errno::from));
             }

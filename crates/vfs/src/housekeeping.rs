@@ -3,8 +3,10 @@
 //! | thread            | does                                                        | waits for       |
 //! |-------------------|-------------------------------------------------------------|-----------------|
 //! | `limen-heartbeat` | renews the session, removes dead ones, replaces a lost one  | database        |
-//! | `limen-flush`     | stores written data, access times; late unlocks; syncs; reads settings | store, database |
-//! | `limen-cleanup`   | replays journals, removes ended sessions' state, begins terms, logs quotas | store, database |
+//! | `limen-flush`     | stores data and access times, releases locks late, syncs    | store, database |
+//! |                   | reads settings                                              | database        |
+//! | `limen-cleanup`   | replays journals, removes the state of ended sessions       | store, database |
+//! |                   | begins terms, logs quotas above their soft limits           | database        |
 //! | `limen-trash`     | empties the trash                                           | database        |
 //! | `limen-collect`   | removes blocks that no file refers to, compacts             | store, database |
 //! | `limen-commit`    | commits changes in held directories, and gives these back   | store, database |
@@ -34,10 +36,12 @@ const SETTINGS_EVERY: Duration = Duration::from_secs(5);
 const CLEAN_EVERY: Duration = Duration::from_secs(10);
 /// How often the oldest mount checks whether directories of the trash, one for each hour, must be deleted.
 const EMPTY_TRASH_EVERY: Duration = Duration::from_secs(60);
-/// How often the oldest mount checks whether the volume is nearly full, so that hours are deleted early.
+/// How often the oldest mount checks whether the volume is nearly full, and directories of the trash must be
+/// deleted early.
 const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_secs(5);
 const COLLECT_EVERY: Duration = Duration::from_secs(3);
-/// How long the results of operations stay stored if a mount changes little.
+/// How often a mount begins a new term of its session, even if it changes little, so that the stored results
+/// of its operations are removed (`client/src/terms.rs`).
 const TERM_EVERY: Duration = Duration::from_secs(60);
 /// How often quotas are compared with their soft limits, for the log.
 const LOOK_AT_QUOTAS_EVERY: Duration = Duration::from_secs(60);
@@ -63,8 +67,8 @@ const RUNS: [(&str, Run); 6] = [
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Lifecycle {
-    /// Starts those background threads of a session that do not run yet. The session has begun. The threads end
-    /// with [`Lifecycle::end`].
+    /// Starts those background threads of a session that do not run yet. The session has begun. The threads
+    /// end with [`Lifecycle::end`].
     ///
     /// # Errors
     /// Fails if a thread cannot be started.
@@ -93,8 +97,9 @@ impl Lifecycle {
         }
     }
 
-    /// Ends the threads of housekeeping, and with `heartbeat` also that of the heartbeat, in at most `timeout`. Returns
-    /// whether they have ended. [`Lifecycle::start_threads`] starts them again, after [`Stop::unpause`].
+    /// Ends the threads of housekeeping, and with `heartbeat` also that of the heartbeat, in at most
+    /// `timeout`. Returns whether they have ended. [`Lifecycle::start_threads`] starts them again, after
+    /// [`Stop::unpause`].
     pub(crate) fn pause_threads(&self, heartbeat: bool, timeout: Duration) -> bool {
         self.base.stop.pause(heartbeat);
         self.base.meta.wake_waiters();
@@ -290,7 +295,8 @@ mod tests {
         let shared = Shared::new();
         let times = SessionTimes { heartbeat: Duration::from_millis(20), ..NO_WAIT };
         let vfs = shared.mount(times);
-        // There are more slices than are removed in parallel, so more are requested as soon as the store answers.
+        // There are more slices than are removed in parallel, so more are requested as soon as the store
+        // answers.
         for n in 0..2 * COLLECTORS {
             let name = n.to_string();
             let ino = make(&vfs, &name);

@@ -113,7 +113,8 @@ impl<'a> ReplyGuard<'a> {
     ///
     /// `lifetimes` is called after the request was counted and its start was taken. If this thread is stopped
     /// between these steps and the lease expires meanwhile, the kernel still keeps no outdated reply: the
-    /// lifetimes are short, or the reply is late and gets none, or the invalidation is repeated after the reply.
+    /// lifetimes are short, or the reply is late and gets none, or the invalidation is repeated after the
+    /// reply.
     pub(crate) fn new(in_flight: Option<&'a InFlight>, lifetimes: impl FnOnce() -> Lifetimes) -> Self {
         let counted = in_flight.map(|in_flight| (in_flight, in_flight.enter(), BootInstant::now()));
         ReplyGuard { counted, lifetimes: lifetimes() }

@@ -8,8 +8,8 @@
 //! reply, arrives between the start of a request and its reply, the kernel drops the attributes in the reply
 //! (`fuse_change_attributes`, `attr_version`) and keeps the old ones. So a revision that replaces another one
 //! counts only if no notification and no other revision came in the time [`SETTLE_TIME`] before it, and no
-//! notification comes in the same time after it. Otherwise the daemon assumes that the kernel has no revision,
-//! and checks permissions itself.
+//! notification comes in the same time after it. Otherwise the daemon assumes that the kernel has no
+//! revision, and checks permissions itself.
 
 use host::Instant;
 use std::array;
@@ -165,7 +165,8 @@ impl KernelCache {
         shards.flat_map(lookups).collect()
     }
 
-    /// Adds an inode that another process has looked up for the kernel. Which revision the kernel has is not known.
+    /// Adds an inode that another process has looked up for the kernel. Which revision the kernel has is not
+    /// known.
     pub(crate) fn restore(&self, ino: Ino, lookups: u64, now: Instant) {
         let unknown =
             KernelInode { is_certain: false, is_replaced: true, lookups, ..self.first(u64::MAX, now) };

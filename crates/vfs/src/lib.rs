@@ -20,7 +20,6 @@ mod open;
 mod stop;
 
 // Access, and coherence with other clients and with the kernel's caches.
-mod abandoned;
 mod access_check;
 mod changes;
 mod coherence;
@@ -34,6 +33,7 @@ mod setattr;
 mod statfs;
 
 // Open files and their data.
+mod abandoned;
 mod candidates;
 mod commits;
 mod compact;

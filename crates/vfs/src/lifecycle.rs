@@ -23,8 +23,9 @@ pub struct Lifecycle {
     pub(crate) base: Arc<Base>,
     pub(crate) session: Session,
     pub(crate) cleanup: Cleanup,
-    /// Locked shared by each copy of a tree, compaction and change of a quota that a tool requested. Locked exclusively
-    /// during a hand-over, and for a moment at the end of the session, which thereby waits for these requests.
+    /// Locked shared by each copy of a tree, compaction and change of a quota that a tool requested. Locked
+    /// exclusively during a hand-over, and for a moment at the end of the session, which thereby waits for
+    /// these requests.
     pub(crate) tools: RwLock<()>,
     pub(crate) locks: Arc<Locks>,
     /// By their names.
@@ -43,8 +44,8 @@ impl Lifecycle {
         }
     }
 
-    /// Begins the session. Before that, commits the changes that ended processes on this machine had answered but not
-    /// committed, and removes the sessions of ended processes.
+    /// Begins the session. Before that, commits the changes that ended processes on this machine had answered
+    /// but not committed, and removes the sessions of ended processes.
     ///
     /// # Errors
     /// Those of the database.
@@ -109,8 +110,8 @@ impl Lifecycle {
     /// durable. Blocks that no file refers to may remain: the next session removes them.
     ///
     /// # Errors
-    /// The first error; the remaining steps are done even then, except that the session remains if changes that were
-    /// answered could not be committed.
+    /// The first error; the remaining steps are done even then, except that the session remains if changes
+    /// that were answered could not be committed.
     pub fn end(&self) -> Result<(), Errno> {
         self.stop_threads();
         // Wait for the requests of tools. They end early because of the signal to stop.

@@ -1,18 +1,18 @@
 //! Listings: open directories.
 //!
-//! [`OpenListings`] holds the open directories and the number of names that they keep in memory. Lock order: the
-//! table of directories is locked alone; one directory's names are locked before the locks of [`Base`].
+//! [`OpenListings`] holds the open directories and the number of names that they keep in memory. Lock order:
+//! the table of directories is locked alone; one directory's names are locked before the locks of [`Base`].
 //!
-//! A listing continues by name, not by an index into the current entries. So a name that exists during the whole
-//! listing is listed once, even if other names are created or removed meanwhile. The positions that the caller holds
-//! are indices into the names listed so far. An open directory keeps these names until it is rewound. But if all open
-//! directories buffer more than [`MAX_BUFFERED`] names, a listing that needs more drops those far behind its
-//! caller's position.
+//! A listing continues by name, not by an index into the current entries. So a name that exists during the
+//! whole listing is listed once, even if other names are created or removed meanwhile. The positions that the
+//! caller holds are indices into the names listed so far. An open directory keeps these names until it is
+//! rewound. But if all open directories buffer more than [`MAX_BUFFERED`] names, a listing that needs more
+//! drops those far behind its caller's position.
 //!
 //! With access-based enumeration, a listing hides the entries that the caller may not read. Each entry is
 //! checked when its name is read; its inode is read in the same request. The check uses the credential that
-//! the caller had when it opened the directory. If the listing and all its inodes are cached, a listing costs no
-//! request for any caller: for each entry, the inode and the decision are looked up in memory.
+//! the caller had when it opened the directory. If the listing and all its inodes are cached, a listing costs
+//! no request for any caller: for each entry, the inode and the decision are looked up in memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -45,8 +45,8 @@ pub struct DirEntry<'a> {
     pub name: &'a [u8],
     pub ino: Ino,
     pub kind: FileType,
-    /// The inode's attributes, if they were requested; never those of `.` and `..`, or of a directory that another
-    /// mount holds.
+    /// The inode's attributes, if they were requested; never those of `.` and `..`, or of a directory that
+    /// another mount holds.
     pub attr: Option<Attr>,
     /// The position after this entry.
     pub next: DirPosition,
@@ -273,8 +273,8 @@ impl OpenListings {
     }
 
     /// Passes entries to `take` from `position` on, until `take` returns `false` or the directory ends. With
-    /// `attrs`, each entry has the current attributes of its inode, with the exceptions of [`DirEntry::attr`]. Names
-    /// that were removed meanwhile are then left out.
+    /// `attrs`, each entry has the current attributes of its inode, with the exceptions of
+    /// [`DirEntry::attr`]. Names that were removed meanwhile are then left out.
     ///
     /// # Errors
     /// EBADF if the directory is not open; EINVAL for a position whose name was dropped because open
@@ -327,7 +327,8 @@ impl OpenListings {
             let entry = DirEntry { name: name.as_bytes(), ino: *ino, kind: *kind, attr: None, next };
             let entry = match attrs {
                 false => entry,
-                // Only the holder knows the attributes. A program that needs them requests them.
+                // Another mount holds this directory, and only that mount knows its attributes. A program
+                // that needs them calls stat(2).
                 true if *kind == FileType::Directory && self.base.meta.is_held_elsewhere(*ino) => entry,
                 true => {
                     match self.base.meta.run(&Lookup { parent: dir.ino, name: name.clone() }, &BY_KERNEL)? {
@@ -357,7 +358,8 @@ impl OpenListings {
         dirs.remove(&handle).map(drop).ok_or(Errno::EBADF)
     }
 
-    /// Reads more names; returns `false` at the end of the directory. After `true`, possibly no new name is shown.
+    /// Reads more names; returns `false` at the end of the directory. After `true`, possibly no new name is
+    /// shown.
     fn read_more(&self, dir: &OpenDir, names: &mut NameWindow, inodes: bool) -> Result<bool, Errno> {
         if names.at_end {
             return Ok(false);
@@ -370,7 +372,8 @@ impl OpenListings {
             names.all = self.base.meta.generation(dir.ino).map(|generation| (generation, Vec::new()));
         }
         let page = self.base.meta.list(dir.ino, names.last.clone(), PAGE, inodes || dir.viewer.is_some())?;
-        // An empty page that is not the last does not say where the next page begins.
+        // A page without entries, after which more may follow, does not say where they begin. The listing
+        // then ends here.
         let is_cut = page.more && page.entries.is_empty();
         names.at_end = !page.more || is_cut;
         if is_cut || names.all.as_ref().is_some_and(|(_, all)| all.len() > MAX_KEPT) {

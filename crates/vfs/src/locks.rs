@@ -1,16 +1,17 @@
-//! Locks on open files that are shared by all mounts. If this mount is exclusive, the kernel keeps the locks itself.
+//! Locks on open files that are shared by all mounts. If this mount is exclusive, the kernel keeps the locks
+//! itself.
 //!
-//! [`Locks`] holds the owners that requested locks, the locks that were granted, and the leftovers of failed calls.
-//! Lock order: no two of `owners`, `granted` and `leftovers` are locked at the same time. A [`Leftover`]'s `todo` is
-//! locked before `granted`, and never at the same time as `leftovers`.
+//! [`Locks`] holds the owners that requested locks, the locks that were granted, and the leftovers of failed
+//! calls. Lock order: no two of `owners`, `granted` and `leftovers` are locked at the same time. A
+//! [`Leftover`]'s `todo` is locked before `granted`, and never at the same time as `leftovers`.
 //!
 //! Locks end with the session that holds them, so they need not be durable.
 //!
-//! A call that failed leaves something behind ([`Todo`]): a request in doubt may still be granted, also after its owner
-//! has released its locks and closed the file; a lock that was not released stays with an owner that no longer exists;
-//! and the record of a wait that has ended can look like a deadlock. Before this mount requests or releases a lock of
-//! the same owner, it removes these leftovers. The thread that flushes files also tries to, until it succeeds or the
-//! session ends.
+//! A call that failed leaves something behind ([`Todo`]): a request in doubt may still be granted, also after
+//! its owner has released its locks and closed the file; a lock that was not released stays with an owner
+//! that no longer exists; and the record of a wait that has ended can look like a deadlock. Before this mount
+//! requests or releases a lock of the same owner, it removes these leftovers. The thread that flushes files
+//! also tries to, until it succeeds or the session ends.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -39,9 +40,9 @@ pub(crate) struct LockState {
 ///
 /// A process releases its locks when it closes any descriptor of the file, and the kernel reports that
 /// (FLUSH). Locks of an open file description (`F_OFD_SETLK`) are different, but the kernel neither marks
-/// them as such nor reports their release. So the locks that are left when a handle is released are treated as
-/// such locks. An inode that is not in this map has no `fcntl(2)` locks of this mount, so most files are closed
-/// without a request to the database.
+/// them as such nor reports their release. So the locks that are left when a handle is released are treated
+/// as such locks. An inode that is not in this map has no `fcntl(2)` locks of this mount, so most files are
+/// closed without a request to the database.
 #[derive(Debug, Default)]
 struct LockOwners(Mutex<HashMap<Ino, HashSet<Requester>>>);
 
@@ -73,16 +74,16 @@ impl LockOwners {
 #[derive(Debug)]
 struct Leftover {
     owner: LockOwner,
-    /// Locked while the work is done. The owner's next request waits for that ([`Locks::settle`]): if it were granted
-    /// a lock meanwhile, the work would release this lock.
+    /// Locked while the work is done. The owner's next request waits for that ([`Locks::settle`]): if it were
+    /// granted a lock meanwhile, the work would release this lock.
     todo: Mutex<Todo>,
 }
 
 /// The steps that are left to be done for a call that failed.
 #[derive(Debug, Default)]
 struct Todo {
-    /// The request to cancel ([`Meta::cancel`](client::Meta::cancel)): it may still be granted, or release locks. The
-    /// cancellation is the first step.
+    /// The request to cancel ([`Meta::cancel`](client::Meta::cancel)): it may still be granted, or release
+    /// locks. The cancellation is the first step.
     in_doubt: Option<InDoubtTxn>,
     follow_up: FollowUp,
 }
@@ -123,15 +124,15 @@ impl Locks {
         self.granted.take_all()
     }
 
-    /// Forgets all lock owners and what failed calls have left behind, because all locks were lost, and nothing can be
-    /// granted any more to the session that was lost.
+    /// Forgets all lock owners and what failed calls have left behind, because all locks were lost, and
+    /// nothing can be granted any more to the session that was lost.
     pub(crate) fn forget_owners(&self) {
         host::lock(&self.owners.0).clear();
         host::lock(&self.leftovers).clear();
     }
 
-    /// Describes the locks for another process; `None` if a request is in flight, or a failed one has left something
-    /// behind.
+    /// Describes the locks for another process; `None` if a request is in flight, or a failed one has left
+    /// something behind.
     pub(crate) fn describe(&self) -> Option<LockState> {
         if !host::lock(&self.leftovers).is_empty() {
             return None;
@@ -151,8 +152,8 @@ impl Locks {
         self.granted.restore(state.granted);
     }
 
-    /// Tries again to remove what failed calls have left behind. Goes on after an error, with other owners, until the
-    /// mount ends.
+    /// Tries again to remove what failed calls have left behind. Goes on after an error, with other owners,
+    /// until the mount ends.
     ///
     /// # Errors
     /// The first error.
@@ -166,11 +167,12 @@ impl Locks {
     }
 
     /// Takes a lock through a handle. Data that was written under another lock is committed first, so that
-    /// other clients see it. If the lock is granted, the caller answers the request by [`Self::when_current`].
+    /// other clients see it. If the lock is granted, the caller answers the request by
+    /// [`Self::when_current`].
     ///
     /// # Errors
-    /// Those of a flush if an exclusive lock would become a shared one (the lock then remains exclusive); EIO if the
-    /// file was lost with the session; those of [`TakeLock`].
+    /// Those of a flush if an exclusive lock would become a shared one (the lock then remains exclusive); EIO
+    /// if the file was lost with the session; those of [`TakeLock`].
     pub fn take_lock(
         &self,
         ino: Ino,
@@ -179,9 +181,9 @@ impl Locks {
         wait: bool,
     ) -> Result<Locked, Errno> {
         let stored = self.commit_written(ino);
-        // An error matters only if an exclusive lock becomes a shared one, because other mounts can then get a shared
-        // lock too, and would read old data. Otherwise the lock under which the data was written remains until the data
-        // is stored, or is dropped because the owner closes the file.
+        // An error matters only if an exclusive lock becomes a shared one, because other mounts can then get
+        // a shared lock too, and would read old data. Otherwise the lock under which the data was written
+        // remains until the data is stored, or is dropped because the owner closes the file.
         if self.granted.shares(ino, request) && !self.base.meta.is_exclusive() {
             stored?;
         }
@@ -191,8 +193,8 @@ impl Locks {
         self.request_lock(ino, request, wait)
     }
 
-    /// Retries a request for which [`Self::take_lock`] returned [`Locked::Waiting`]. If the lock is granted, the
-    /// caller answers the request by [`Self::when_current`].
+    /// Retries a request for which [`Self::take_lock`] returned [`Locked::Waiting`]. If the lock is granted,
+    /// the caller answers the request by [`Self::when_current`].
     ///
     /// # Errors
     /// EIO if the file was lost with the session; those of [`TakeLock`]. After an error the request is no
@@ -201,13 +203,14 @@ impl Locks {
         self.request_lock(ino, request, true)
     }
 
-    /// Calls `answer` when the kernel has no data of the file from before the lock. `answer` answers the request for a
-    /// lock that was granted. This function reads the inode, but does not wait for the kernel. `answer` may be called
-    /// later on another thread: before the kernel drops its pages, it waits for pages that are being read.
+    /// Calls `answer` when the kernel has no data of the file from before the lock. `answer` answers the
+    /// request for a lock that was granted. This function reads the inode, but does not wait for the kernel.
+    /// `answer` may be called later on another thread: before the kernel drops its pages, it waits for pages
+    /// that are being read.
     ///
-    /// The kernel drops its pages by itself if a reply contains another mtime or size. But it ignores the attributes in
-    /// a reply if it received other attributes or a notification, or wrote to the file, since it sent the request
-    /// (`fuse_change_attributes`).
+    /// The kernel drops its pages by itself if a reply contains another mtime or size. But it ignores the
+    /// attributes in a reply if it received other attributes or a notification, or wrote to the file, since
+    /// it sent the request (`fuse_change_attributes`).
     pub fn when_current(&self, ino: Ino, answer: impl FnOnce() + Send + 'static) {
         let caches = &self.base.caches;
         if self.base.meta.is_exclusive() {
@@ -235,14 +238,16 @@ impl Locks {
         caches.invalidate_content_then(ino, Box::new(answer));
     }
 
-    /// Cancels a request for which [`Self::take_lock`] returned [`Locked::Waiting`], without a request to the database.
-    /// The record of the wait is removed by [`Self::remove_ended_waits`], or before the owner requests a lock.
+    /// Cancels a request for which [`Self::take_lock`] returned [`Locked::Waiting`], without a request to the
+    /// database. The record of the wait is removed by [`Self::remove_ended_waits`], or before the owner
+    /// requests a lock.
     pub fn stop_waiting(&self, request: LockRequest) {
         self.leave(self.lock_of(request).owner, Todo { in_doubt: None, follow_up: FollowUp::StopWaiting });
     }
 
-    /// Removes the records of waits that have ended, and the other leftovers of failed calls, until a request fails. So
-    /// if the database does not answer, this waits for one request only. The thread that flushes files tries again.
+    /// Removes the records of waits that have ended, and the other leftovers of failed calls, until a request
+    /// fails. So if the database does not answer, this waits for one request only. The thread that flushes
+    /// files tries again.
     pub fn remove_ended_waits(&self) {
         if let Err(errno) = self.settle_all() {
             tracing::warn!(%errno, "cannot remove the record of a lock wait that has ended; retrying");
@@ -256,7 +261,8 @@ impl Locks {
     /// Those of a flush; those of the database.
     pub fn unlock(&self, ino: Ino, request: LockRequest) -> Result<(), Errno> {
         let stored = self.commit_written(ino);
-        // If this mount is alone, the next holder sees the data in memory, so an error does not matter here.
+        // If this mount is exclusive, the next holder sees the data in memory, so an error does not matter
+        // here.
         if !self.base.meta.is_exclusive() {
             stored?;
         }
@@ -264,8 +270,9 @@ impl Locks {
     }
 
     /// Releases all locks of a process on a file, because the process has closed a descriptor of the file.
-    /// The file was flushed before. Data that could not be stored is dropped if it may have been written under such a
-    /// lock: if it were stored later, it would overwrite the data that the next holder of the lock writes.
+    /// The file was flushed before. Data that could not be stored is dropped if it may have been written
+    /// under such a lock: if it were stored later, it would overwrite the data that the next holder of the
+    /// lock writes.
     ///
     /// # Errors
     /// Those of the database. The locks are then released later.
@@ -276,8 +283,8 @@ impl Locks {
     }
 
     /// Releases all locks of an open file description that was closed. The file was flushed before. `flock`
-    /// is the owner of its `flock(2)` lock, if it ever had one. Data that could not be stored is dropped as by
-    /// [`Self::unlock_process`].
+    /// is the owner of its `flock(2)` lock, if it ever had one. Data that could not be stored is dropped as
+    /// by [`Self::unlock_process`].
     ///
     /// # Errors
     /// As [`Self::unlock_process`].
@@ -333,7 +340,7 @@ impl Locks {
         host::lock(&self.leftovers).push(Arc::new(Leftover { owner, todo: Mutex::new(todo) }));
     }
 
-    /// Removes what failed calls of an owner have left behind, in their order.
+    /// Removes what failed calls of an owner have left behind, in the order of the calls.
     ///
     /// # Errors
     /// Those of the database; something may then still be left.
@@ -455,17 +462,17 @@ impl Locks {
         })
     }
 
-    /// Cancels failed changes of a file that may still happen, so that they do not happen under the lock of the next
-    /// holder.
+    /// Cancels failed changes of a file that may still happen, so that they do not happen under the lock of
+    /// the next holder.
     fn settle_changes(&self, ino: Ino) -> Result<(), Errno> {
         self.base.abandoned.settle(Some(ino))?;
         Ok(self.base.commits.settle()?)
     }
 
-    /// Drops written data that cannot be stored, if one of these owners holds an exclusive lock on the file, because
-    /// another mount may take that lock next. Data that others wrote without a lock is dropped too, because the buffer
-    /// does not record the writer. Calls that store data then fail until the file is closed. A flush in doubt is
-    /// canceled.
+    /// Drops written data that cannot be stored, if one of these owners holds an exclusive lock on the file,
+    /// because another mount may take that lock next. Data that others wrote without a lock is dropped too,
+    /// because the buffer does not record the writer. Calls that store data then fail until the file is
+    /// closed. A flush in doubt is canceled.
     fn drop_unstored(&self, ino: Ino, owners: &HashSet<u64>, flock: Option<u64>) {
         if self.base.meta.is_exclusive() {
             return;
@@ -641,7 +648,8 @@ mod tests {
 
     type FaultyEngine = Arc<Faulty<Arc<dyn Engine>>>;
 
-    /// A file on two mounts of a volume. The requests of the first mount can be lost, and it does not repeat them.
+    /// A file on two mounts of a volume. The requests of the first mount can be lost, and it does not repeat
+    /// them.
     fn two_mounts() -> (FaultyEngine, Arc<Vfs>, Arc<Vfs>, Ino) {
         let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
         fixture::format(&*engine);
@@ -746,7 +754,8 @@ mod tests {
             Removal,
             /// The request that makes the record is late.
             Late,
-            /// An earlier lock of the owner must be released, and this fails when the owner requests the lock again.
+            /// An earlier lock of the owner must be released, and this fails when the owner requests the lock
+            /// again.
             Release,
         }
         for fault in [Fault::Removal, Fault::Late, Fault::Release] {

@@ -1,11 +1,12 @@
-//! Names of users and groups that are not in local files, from the services that nsswitch.conf(5) names (LDAP,
-//! Active Directory through SSSD or winbind).
+//! Names of users and groups that are not in local files, from the services that nsswitch.conf(5) names
+//! (LDAP, Active Directory through SSSD or winbind).
 //!
-//! getent(1) asks them, one name or id at a time, on a thread that ends when nothing is left to ask. A request
-//! never waits to show a name: it shows the number, and later requests show the name. A request that names a user
-//! or group in a new ACL waits up to [`WAIT`] and then fails with ETIMEDOUT; so does at once each request beyond
-//! [`MAX_WAITING`], so that threads are left for other requests. The errno is not EAGAIN, because Linux turns that
-//! into EOPNOTSUPP (`__vfs_setxattr_noperm`). If the services do not answer, nothing is asked for [`PAUSE`].
+//! getent(1) asks them, one name or id at a time, on a thread that ends when nothing is left to ask. A
+//! request never waits to show a name: it shows the number, and later requests show the name. A request that
+//! names a user or group in a new ACL waits up to [`WAIT`] and then fails with ETIMEDOUT; so does at once
+//! each request beyond [`MAX_WAITING`], so that threads are left for other requests. The errno is not EAGAIN,
+//! because Linux turns that into EOPNOTSUPP (`__vfs_setxattr_noperm`). If the services do not answer, nothing
+//! is asked for [`PAUSE`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, BufRead, BufReader, Read};
@@ -29,14 +30,15 @@ const NO_PROGRAM: i32 = 127;
 /// How long a name is remembered, and that there is none. After this time it is asked for again.
 const FOUND_FOR: Duration = Duration::from_secs(600);
 const MISSING_FOR: Duration = Duration::from_secs(60);
-/// A name is shown this long after it was learned. So a program that asks for the length of an ACL and then for
-/// the ACL does not see the first one with a number and the second one with a name.
+/// A name is shown this long after it was learned. Otherwise, a program that asks for the length of an ACL
+/// and then for the ACL could get the length with a number and the ACL with a longer name.
 const SHOWN_AFTER: Duration = Duration::from_millis(200);
-/// The number of answers that are remembered, and of questions that may wait. Further questions are not asked.
+/// The number of answers that are remembered, and of questions that may wait. Further questions are not
+/// asked.
 const MAX_ANSWERS: usize = 4096;
 const MAX_QUESTIONS: usize = 256;
-/// The longest name, in bytes, and the longest beginning of a line of getent that is read: a group's line ends with
-/// all its members.
+/// The longest name, in bytes, and the longest beginning of a line of getent that is read: a group's line
+/// ends with all its members.
 const MAX_NAME: usize = 256;
 const MAX_LINE: u64 = 1024;
 
@@ -91,8 +93,8 @@ struct Answer {
     /// When the entry was first learned.
     since: Instant,
     at: Instant,
-    /// Whether the services denied the entry at `at`. getent does not tell whether a name is gone or its service failed,
-    /// so an entry that was known ends with the second denial.
+    /// Whether the services denied the entry at `at`. getent does not tell whether a name is gone or its
+    /// service failed, so an entry that was known ends with the second denial.
     is_denied: bool,
 }
 
@@ -286,8 +288,8 @@ fn entry(line: &str) -> Option<(String, u32)> {
     is_name(name).then(|| (name.to_owned(), id))
 }
 
-/// Whether getent can be asked for this name, and an ACL can show it. What strtoul(3) takes for a number is not a
-/// name, because getent would take it for an id.
+/// Whether getent can be asked for this name, and an ACL can show it. What strtoul(3) takes for a number is
+/// not a name, because getent would take it for an id.
 fn is_name(name: &str) -> bool {
     let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
     !is_number

@@ -1,8 +1,8 @@
 //! Names: lookup, and the operations that create, rename or remove a name.
 //!
-//! [`Names`] holds the numbers for new inodes. It depends on [`Files`], because a name of an open file is
-//! removed differently. Lock order: an unlink guard of the table of open files is taken first, and no second
-//! one while it is held.
+//! [`Names`] holds the numbers for new inodes. It depends on [`Files`], because an open file that loses its
+//! last name is deleted only at its last close. Lock order: an unlink guard of the table of open files is
+//! taken first, and no second one while it is held.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ use crate::open::UnlinkGuard;
 
 /// The longest target of a symbolic link in bytes: `PATH_MAX` without the NUL.
 const MAX_TARGET_BYTES: usize = 4095;
-/// How often a removal of a name is tried. It begins again if another mount has given the name to another file, or if
-/// the directory of the trash did not exist.
+/// How often a removal of a name is tried. It begins again if another mount has given the name to another
+/// file, or if the directory of the trash did not exist.
 const MAX_ROUNDS: usize = 64;
 
 /// A request to create an inode.
@@ -61,12 +61,12 @@ impl Names {
         Ok(inode.map(|inode| self.base.attributes.attr_of(&inode)))
     }
 
-    /// The directory with this path from the root of the volume. No access is checked, and symbolic links are not
-    /// followed.
+    /// The directory with this path from the root of the volume. No access is checked, and symbolic links are
+    /// not followed.
     ///
     /// # Errors
-    /// ENOENT if a name does not exist; ENOTDIR if it is not a directory; ENAMETOOLONG or EINVAL if it is not a valid
-    /// name; EIO if the database fails.
+    /// ENOENT if a name does not exist; ENOTDIR if it is not a directory; ENAMETOOLONG or EINVAL if it is not
+    /// a valid name; EIO if the database fails.
     pub fn directory(&self, path: &[u8]) -> Result<Ino, Errno> {
         let mut dir = Ino::ROOT;
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -100,8 +100,8 @@ impl Names {
     }
 
     /// Checks that the caller may look up an inode by its file handle. A handle has no path on which search
-    /// permissions are checked, so the caller needs `CAP_DAC_READ_SEARCH`. The kernel checks the capability too, but
-    /// it does not know which callers are squashed, and has only a projection of NFSv4 ACLs.
+    /// permissions are checked, so the caller needs `CAP_DAC_READ_SEARCH`. The kernel checks the capability
+    /// too, but it does not know which callers are squashed, and has only a projection of NFSv4 ACLs.
     ///
     /// # Errors
     /// EACCES if the caller lacks the capability, or if its credential cannot be read.
@@ -181,8 +181,9 @@ impl Names {
         self.base.attributes.after_change(&linked)
     }
 
-    /// Removes a name of an inode that is not a directory. An inode without further names moves into the trash if the
-    /// volume has one and the file is not open on this mount. Otherwise it is deleted now, or at its last close.
+    /// Removes a name of an inode that is not a directory. An inode without further names moves into the
+    /// trash if the volume has one and the file is not open on this mount. Otherwise it is deleted now, or at
+    /// its last close.
     ///
     /// # Errors
     /// ENAMETOOLONG if the name is too long; those of [`Unlink`].
@@ -282,11 +283,11 @@ impl Names {
             || self.base.meta.volume().trash_days > 0 && self.is_in_trash(parent)
     }
 
-    /// Runs an operation that may move an inode into the trash. The argument of `run` says whether it may do so. If the
-    /// directory of the trash does not exist, creates it and runs the operation again.
+    /// Runs an operation that may move an inode into the trash. The argument of `run` says whether it may do
+    /// so. If the directory of the trash does not exist, creates it and runs the operation again.
     ///
-    /// If there is no room for a name in the trash, or if the directory cannot be created because a file has its name,
-    /// the removed inode is deleted at once, because otherwise users could not free space.
+    /// If there is no room for a name in the trash, or if the directory cannot be created because a file has
+    /// its name, the removed inode is deleted at once, because otherwise users could not free space.
     fn trashing<T: Unlinks>(&self, run: impl Fn(bool) -> Result<T, Errno>) -> Result<T, Errno> {
         if self.base.meta.volume().trash_days == 0 {
             return run(false);
@@ -295,8 +296,8 @@ impl Names {
             let done = run(true);
             let unlinked = match &done {
                 Ok(done) => done.unlinked(),
-                // If the removal may still happen, another one must not follow: the name may refer to another inode by
-                // then.
+                // If the removal may still happen, another one must not follow: the name may refer to another
+                // inode by then.
                 Err(Errno::ENOSPC) if !self.base.commits.in_doubt.exist() => return run(false),
                 Err(_) => None,
             };
@@ -307,14 +308,16 @@ impl Names {
                     tracing::warn!(%errno, uid = inode.uid, "cannot create a directory in the trash; the file is deleted at once");
                     return run(false);
                 }
-                // The caller can try the removal again, but a file that was deleted at once could not be restored.
+                // The caller can try the removal again, but a file that was deleted at once could not be
+                // restored.
                 Err(errno) => return Err(errno),
             }
         }
         run(false)
     }
 
-    /// Creates the directory of a user's trash for the present hour if necessary, and remembers its inode number.
+    /// Creates the directory of a user's trash for the present hour if necessary, and remembers its inode
+    /// number.
     fn make_trash(&self, uid: u32) -> Result<(), Errno> {
         let hour = TrashHour::of(Time::now());
         let inos = [Ino(self.inos.take()?), Ino(self.inos.take()?)];
@@ -349,12 +352,16 @@ impl Names {
                 done => return done,
             }
         }
-        tracing::error!("gave up: other mounts gave the name to another file {MAX_ROUNDS} times meanwhile");
+        tracing::error!(
+            "cannot remove or replace a name: other mounts gave it to another file {MAX_ROUNDS} times; \
+             the call fails with EIO"
+        );
         Err(Errno::EIO)
     }
 
     /// Runs an operation that may remove a name of the guarded file, and updates that file if it is open.
-    /// `run` gets the inode number of the guarded file, and the same number as its second argument if the file is open.
+    /// `run` gets the inode number of the guarded file, and the same number as its second argument if the
+    /// file is open.
     fn unlink_guarded<T: Unlinks>(
         &self,
         guard: Option<UnlinkGuard<'_>>,
@@ -370,8 +377,8 @@ impl Names {
             _ => {}
         }
         drop(guard);
-        // The outcome of the operation no longer changes. Data that cannot be stored now is kept for the handles that
-        // are still open, and their flush reports it.
+        // The outcome of the operation no longer changes. Data that cannot be stored now is kept for the
+        // handles that are still open, and their flush reports it.
         if let Some(file) = file
             && let Err(errno) = self.files.close(file.ino)
         {

@@ -6,11 +6,11 @@
 //! ACL.
 //!
 //! Only the kernel checks search permission on directories. If the projection is not exact for search, the
-//! directory's attributes get a lifetime of zero ([`Attr::per_caller`](crate::Attr::per_caller)): the kernel then
-//! sends GETATTR on behalf of every caller before it grants search (`fuse_permission`), and passes an error of GETATTR
-//! on. So names below stay cached, a caller without search permission gets EACCES before they are looked up, and no
-//! LOOKUP is ever denied: the kernel would treat a denied LOOKUP as a removed name, and unmount a file system that is
-//! mounted there (`d_invalidate`).
+//! directory's attributes get a lifetime of zero ([`Attr::per_caller`](crate::Attr::per_caller)): the kernel
+//! then sends GETATTR on behalf of every caller before it grants search (`fuse_permission`), and returns an
+//! error of GETATTR to the program. So names below stay cached, a caller without search permission gets
+//! EACCES before they are looked up, and no LOOKUP is ever denied: the kernel would treat a denied LOOKUP as
+//! a removed name, and unmount a file system that is mounted there (`d_invalidate`).
 
 use acl::nfs4::{self, Mask, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
@@ -72,6 +72,10 @@ impl Xattrs {
         set
     }
 
+    /// The wire form of an inode's NFSv4 ACL, with the ids of this machine.
+    ///
+    /// # Errors
+    /// Those of [`GetNfs4Acl`]; E2BIG if the ACL does not fit into an xattr.
     pub(crate) fn nfs4_acl(
         &self,
         caller: &Caller<'_>,

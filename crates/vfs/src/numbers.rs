@@ -11,9 +11,10 @@
 //!    counter or above, and [`NumberAllocator::advance`] raises it to that counter. So a number that is taken
 //!    under a guard is not below the guard's floor, and a number that is taken later is not below the current
 //!    `left.start`.
-//! 3. `first` is the minimum of all floors, `left.start`, and the slice numbers in rows that are queued for a commit.
-//! 4. A commit that was given up in doubt may still arrive and name slices whose guard was dropped. So
-//!    the floor of a guard that is dropped while there is such a commit counts until there is none.
+//! 3. `first` is the minimum of all floors, `left.start`, and the slice numbers in rows that are queued for a
+//!    commit.
+//! 4. A commit that was given up in doubt may still arrive and name slices whose guard was dropped. So if a
+//!    guard is dropped while there is such a commit, its floor counts until there is no such commit any more.
 //!
 //! The record may be outdated: then its number is lower, which protects more slices.
 

@@ -3,8 +3,8 @@
 //! File handles have no state of their own: requests find their file by inode number, so writeback that the
 //! kernel sends with any handle needs no special case.
 //!
-//! Lock order: a file's `data` before its `dropped`, and before a shard of the table. No thread holds two locks of the
-//! same kind.
+//! Lock order: a file's `data` before its `dropped`, and before a shard of the table. No thread holds two
+//! locks of the same kind.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
@@ -37,8 +37,8 @@ pub(crate) struct OpenFile {
     /// The kernel may have pages of this file.
     cached: AtomicBool,
     dropped: Mutex<Dropped>,
-    /// The inode as it was created, if a call on this mount created and opened the file. While `is_opening` is set,
-    /// this call may still be in progress.
+    /// The inode as it was created, if a call on this mount created and opened the file. While `is_opening`
+    /// is set, this call may still be in progress.
     created: OnceLock<Box<Inode>>,
     is_opening: AtomicBool,
 }
@@ -92,8 +92,9 @@ pub(crate) struct DoubtfulFlush {
 }
 
 impl FileData {
-    /// Whether there is written data that a truncation to `len` cuts off completely and that may simply be dropped. A
-    /// flush in doubt prevents that, because it may still be committed. So does lost data, because it must be reported.
+    /// Whether there is written data that a truncation to `len` cuts off completely and that may simply be
+    /// dropped. A flush in doubt prevents that, because it may still be committed. So does lost data, because
+    /// it must be reported.
     pub(crate) fn is_cut_off(&self, len: u64) -> bool {
         self.in_doubt.is_none()
             && self.lost.is_none()
@@ -197,9 +198,9 @@ impl OpenFile {
         *host::lock(&self.dropped)
     }
 
-    /// Notes that the kernel has dropped its pages, so all pages are of `version` or later. `version` and `before`,
-    /// the state of the pages, were read before that. If this mount has dropped written data since then, the version is
-    /// not recorded, because the kernel may have read that data again.
+    /// Notes that the kernel has dropped its pages, so all pages are of `version` or later. `version` and
+    /// `before`, the state of the pages, were read before that. If this mount has dropped written data since
+    /// then, the version is not recorded, because the kernel may have read that data again.
     pub(crate) fn note_dropped(&self, version: Option<DataVersion>, before: Dropped) {
         let mut dropped = host::lock(&self.dropped);
         if dropped.losses == before.losses {
@@ -357,8 +358,8 @@ impl OpenTable {
         UnlinkGuard { shard, ino, file }
     }
 
-    /// Marks an inode that lost its last name as an orphan if it is open: the last close deletes it. Else keeps it from
-    /// being opened until the guard is dropped.
+    /// Marks an inode that lost its last name as an orphan if it is open: the last close deletes it. Else
+    /// keeps it from being opened until the guard is dropped.
     pub(crate) fn orphan_guard(&self, ino: Ino) -> Option<UnlinkGuard<'_>> {
         let shard = self.shard(ino);
         let mut slots = shard.lock_when_not_unlinking(ino);

@@ -1,8 +1,8 @@
 //! The names of users and groups in the wire forms of NFSv4 ACLs: `name@domain` if the mount has a domain and
 //! the system knows the name, otherwise the number. Other identities are SIDs.
 //!
-//! Names come from `/etc/passwd` and `/etc/group`, which are read again when they change, and those that are not
-//! there from a [`NameService`].
+//! Names come from `/etc/passwd` and `/etc/group`, which are read again when they change, and those that are
+//! not there from a [`NameService`].
 
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -18,8 +18,8 @@ pub fn this_process() -> Process {
 
 /// Whether the process of this session has certainly ended: it ran on this machine since its last boot, in
 /// this PID namespace, and its process id is free or belongs to another process now. A host name proves
-/// nothing, because a container or another machine may have the same one. A process that `/proc` does not show
-/// proves nothing either, because `/proc` may hide the processes of other users (`hidepid`, proc(5)).
+/// nothing, because a container or another machine may have the same one. A process that `/proc` does not
+/// show proves nothing either, because `/proc` may hide the processes of other users (`hidepid`, proc(5)).
 pub fn has_ended(session: &Session) -> bool {
     process_has_ended(session.pid, &session.process)
 }
@@ -82,8 +82,8 @@ impl Found {
         }
     }
 
-    /// Field 22 of `/proc/PID/stat` (`proc_pid_stat(5)`), which the kernel moves by the offset of the reader's time
-    /// namespace in clock ticks.
+    /// Field 22 of `/proc/PID/stat` (`proc_pid_stat(5)`), which the kernel moves by the offset of the
+    /// reader's time namespace in clock ticks.
     fn in_stat(stat: &str, offset: Option<i64>) -> Found {
         // The second field, the name in parentheses, may hold spaces and parentheses itself.
         let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
@@ -97,8 +97,8 @@ impl Found {
     }
 }
 
-/// When a process started, in clock ticks since boot; `None` if there is no such process, it is a zombie, or the time
-/// cannot be read.
+/// When a process started, in clock ticks since boot; `None` if there is no such process, it is a zombie, or
+/// the time cannot be read.
 pub fn start_time(pid: u32) -> Option<u64> {
     match Found::of(pid) {
         Found::Started(time) => Some(time),
@@ -106,8 +106,8 @@ pub fn start_time(pid: u32) -> Option<u64> {
     }
 }
 
-/// The offset of the boot clock in this time namespace, in clock ticks (`time_namespaces(7)`). `None` if it cannot be
-/// read.
+/// The offset of the boot clock in this time namespace, in clock ticks (`time_namespaces(7)`). `None` if it
+/// cannot be read.
 fn boot_offset() -> Option<i64> {
     let namespace = |name| fs::read_link(format!("/proc/self/ns/{name}")).ok();
     let own = namespace("time");
@@ -126,8 +126,8 @@ fn boot_offset_in(offsets: &str) -> Option<i64> {
     let mut fields = offsets.lines().find_map(|line| line.strip_prefix("boottime"))?.split_ascii_whitespace();
     let seconds: i64 = fields.next()?.parse().ok()?;
     let nanos: i64 = fields.next()?.parse().ok()?;
-    // The kernel shows times to programs with 100 ticks a second (USER_HZ). It rounds down after it has added the
-    // offset, so only an offset of whole ticks can be subtracted exactly.
+    // The kernel shows times to programs with 100 ticks a second (USER_HZ). It rounds down after it has added
+    // the offset, so only an offset of whole ticks can be subtracted exactly.
     (nanos % 10_000_000 == 0).then_some(seconds * 100 + nanos / 10_000_000)
 }
 

@@ -6,11 +6,13 @@ use meta::QuotaKey;
 use crate::vfs::Vfs;
 
 impl Vfs {
-    /// Changes a quota, which may walk through inodes. `progress` is called after each step, and ends the walk if it
-    /// returns `false`. No access is checked, so the caller must be the superuser or the user that runs the mount.
+    /// Changes a quota, which may walk through inodes. `progress` is called after each step, and ends the
+    /// walk if it returns `false`. No access is checked, so the caller must be the superuser or the user that
+    /// runs the mount.
     ///
     /// # Errors
-    /// Those of [`client::Meta::change_quota`]; [`QuotaError::Interrupted`] if the session ends during the walk.
+    /// Those of [`client::Meta::change_quota`]; [`QuotaError::Interrupted`] if the session ends during the
+    /// walk.
     pub fn change_quota(
         &self,
         change: QuotaChange,

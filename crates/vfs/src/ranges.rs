@@ -81,8 +81,8 @@ impl Files {
         }
     }
 
-    /// Copies up to `len` bytes between open files: the target shares the slices of the source. Returns the number
-    /// of copied bytes.
+    /// Copies up to `len` bytes between open files: the target shares the slices of the source. Returns the
+    /// number of copied bytes.
     ///
     /// # Errors
     /// EBADF unless both files are open; those of [`KillPriv`], of [`Self::flush`] and of [`CopyRange`].
@@ -103,27 +103,27 @@ impl Files {
         self.base.commits.change(&InSession(session, &CopyRange { from, offset, to, to_offset, len }))
     }
 
-    /// Clears SUID, SGID and file capabilities before a write if the caller lacks `CAP_FSETID`. In that case, the
-    /// kernel sets `kill_suidgid`.
+    /// Clears SUID, SGID and file capabilities before a write if the caller lacks `CAP_FSETID`. In that case,
+    /// the kernel sets `kill_suidgid`.
     ///
     /// # Errors
     /// Those of [`KillPriv`].
     pub fn kill_priv_of_writer(&self, ino: Ino, kill_suidgid: bool) -> Result<(), Errno> {
-        // If the mount squashes callers, the kernel checked the capability of an identity that may not be the caller's
-        // in the volume.
+        // If the mount squashes callers, the kernel checked the capability of an identity that may not be the
+        // caller's in the volume.
         if kill_suidgid || self.base.access.is_squashing() { self.kill_priv(ino) } else { Ok(()) }
     }
 
-    /// As [`Self::kill_priv_of_writer`], for FALLOCATE and COPY_FILE_RANGE. Unlike WRITE and SETATTR, these requests
-    /// do not say whether the caller has `CAP_FSETID`, although the kernel leaves `file_modified` to the server.
-    /// User 0 is assumed to have this capability unless it is squashed.
+    /// As [`Self::kill_priv_of_writer`], for FALLOCATE and COPY_FILE_RANGE. Unlike WRITE and SETATTR, these
+    /// requests do not say whether the caller has `CAP_FSETID`, although the kernel leaves `file_modified` to
+    /// the server. User 0 is assumed to have this capability unless it is squashed.
     fn kill_priv_unless_root(&self, caller: &Caller<'_>, ino: Ino) -> Result<(), Errno> {
         if caller.is_superuser { Ok(()) } else { self.kill_priv(ino) }
     }
 
-    /// Clears SUID, SGID and file capabilities, and makes the kernel read the mode again. After a write, the kernel
-    /// reads only size and times again (`FUSE_STATX_MODSIZE`), so without this, `stat(2)` and `execve(2)` would use the
-    /// old mode until the lifetime of the attributes ends.
+    /// Clears SUID, SGID and file capabilities, and makes the kernel read the mode again. After a write, the
+    /// kernel reads only size and times again (`FUSE_STATX_MODSIZE`), so without this, `stat(2)` and
+    /// `execve(2)` would use the old mode until the lifetime of the attributes ends.
     fn kill_priv(&self, ino: Ino) -> Result<(), Errno> {
         let changed = self.base.commits.change(&KillPriv(ino));
         // After an error of the database, the mode may have changed.

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use types::BLOCK_BYTES;
 
-/// The number of sequential readers of one file that are distinguished, by position.
+/// The number of sequential readers of one file that are told apart by their positions.
 const READERS: usize = 4;
 
 /// The maximum readahead in bytes: with a store that answers in 50 ms, this gives 600 MB/s.
@@ -25,6 +25,7 @@ const NEAR_BYTES: u64 = 2 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     readers: [Reader; READERS],
+    /// Counts the reads.
     clock: u64,
 }
 
@@ -36,6 +37,7 @@ struct Reader {
     next: u64,
     /// The end of the prefetched range.
     prefetched: u64,
+    /// The value of [`ReadAhead::clock`] at the last read; 0 before the first one.
     used: u64,
 }
 
@@ -62,8 +64,8 @@ impl ReadAhead {
         reader.used = self.clock;
         reader.run += read.end - read.start;
         reader.next = reader.next.max(read.end);
-        // Up to half a block, nothing is prefetched, because sequential reads make the store fetch the whole block
-        // anyway.
+        // Up to half a block, nothing is prefetched, because sequential reads make the store fetch the whole
+        // block anyway.
         if reader.run <= u64::from(BLOCK_BYTES) / 2 {
             return None;
         }

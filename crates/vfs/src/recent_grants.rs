@@ -1,10 +1,10 @@
 //! The files on which locks were granted a short time ago, and the notifications about them that wait.
 //!
-//! After a lock was granted, the program's next call usually makes the kernel request the attributes of the file
-//! (read(2), lseek(2)). If the kernel is notified about the inode before it has applied the reply, it ignores the
-//! attributes in the reply, also the new size (`fuse_change_attributes`). So notifications about the file wait for
-//! [`GRANT_SETTLES`], or for the next lock. If one waits then, everything about the file is invalidated before the
-//! request for this lock is answered.
+//! After a lock was granted, the program's next call usually makes the kernel request the attributes of the
+//! file (read(2), lseek(2)). If the kernel is notified about the inode before it has applied the reply, it
+//! ignores the attributes in the reply, also the new size (`fuse_change_attributes`). So notifications about
+//! the file wait for [`GRANT_SETTLES`], or for the next lock. If a notification still waits then, everything
+//! about the file is invalidated before the request for this lock is answered.
 
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
@@ -37,7 +37,8 @@ struct Grant {
     waiting: Option<Part>,
 }
 
-/// The part of the kernel's caches of a file that a notification invalidates. `Content` includes `Attributes`.
+/// The part of the kernel's caches of a file that a notification invalidates. `Content` includes
+/// `Attributes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     Attributes,
@@ -45,9 +46,9 @@ pub(crate) enum Part {
 }
 
 impl RecentGrants {
-    /// Makes notifications about the file wait from now on. If one is being written, first waits for that, but at most
-    /// for [`WRITE_TIMEOUT`]. Returns whether one waited already: it is dropped, and the caller must send one
-    /// in its place.
+    /// Makes notifications about the file wait from now on. If a notification is being written, first waits
+    /// for that, but at most for [`WRITE_TIMEOUT`]. Returns whether a notification waited already: it is
+    /// dropped, and the caller must send one in its place.
     pub(crate) fn begin(&self, ino: Ino) -> bool {
         let until = Instant::now() + WRITE_TIMEOUT;
         let mut state = host::lock(&self.state);

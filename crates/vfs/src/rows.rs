@@ -56,9 +56,9 @@ impl Files {
         }
     }
 
-    /// The stored data of a range, up to the end of the file at the moment when the rows are read. The caller's size
-    /// may be older: if the file was truncated since, the rows of the bytes cut off are gone. Unflushed writes count as
-    /// part of the file.
+    /// The stored data of a range, up to the end of the file at the moment when the rows are read. The
+    /// caller's size may be older: if the file was truncated since, the rows of the bytes cut off are gone.
+    /// Unflushed writes count as part of the file.
     ///
     /// # Errors
     /// ESTALE if another mount has deleted the file; EIO if the database fails.
@@ -74,7 +74,8 @@ impl Files {
         let mut found = Vec::with_capacity(2);
         while at < end {
             let (chunk, _) = ChunkIndex::of(at);
-            // Cached rows are valid only while no other client can add to them. The caller's size is then exact.
+            // Cached rows are valid only while no other client can add to them. The caller's size is then
+            // exact.
             let rows = match data.rows.get(&chunk).filter(|_| self.base.meta.is_exclusive()) {
                 Some(rows) => Arc::clone(rows),
                 None => {

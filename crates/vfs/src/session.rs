@@ -53,7 +53,8 @@ impl Default for SessionTimes {
 }
 
 /// When a session is removed, no cache that depends on it is valid any more: neither this mount's cache, nor
-/// the records that it gave the kernel at the last moment. One tenth is added for clocks that run at different speeds.
+/// the records that it gave the kernel at the last moment. One tenth is added for clocks that run at
+/// different speeds.
 const _: () = {
     let SessionTimes { heartbeat, valid_for, remove_after, .. } = SessionTimes::DEFAULT;
     assert!(heartbeat.as_secs() * 3 < valid_for.as_secs());
@@ -69,7 +70,8 @@ pub(crate) struct Session {
     since: Mutex<Time>,
     /// When the last successful renewal began.
     renewed: Mutex<BootInstant>,
-    /// Whether the session is being handed over: the end of this process does not prove that the mount has ended.
+    /// Whether the session is being handed over: the end of this process does not prove that the mount has
+    /// ended.
     is_leaving: AtomicBool,
 }
 
@@ -126,8 +128,8 @@ impl Session {
         *host::lock(&self.since)
     }
 
-    /// Notes whether the session is being handed over. From the next renewal on, others do not take the end of this
-    /// process for the end of the mount.
+    /// Notes whether the session is being handed over. From the next renewal on, others do not take the end
+    /// of this process for the end of the mount.
     pub(crate) fn set_leaving(&self, is_leaving: bool) {
         self.is_leaving.store(is_leaving, Ordering::Release);
     }
@@ -154,9 +156,9 @@ impl Session {
             mountpoint: info.mountpoint,
             since: self.since(),
             heartbeat: Time::now(),
-            // With the boot id, other mounts could prove that this process has ended, and would remove the session
-            // before its journal is replayed. A replay does not need this boot id: if the lock of the journal is
-            // free, the process has ended.
+            // With the boot id, other mounts could prove that this process has ended, and would remove the
+            // session before its journal is replayed. A replay does not need this boot id: if the lock of the
+            // journal is free, the process has ended.
             process: match self.meta.has_journal() || self.is_leaving.load(Ordering::Acquire) {
                 true => Process { boot_id: String::new(), ..this_process() },
                 false => this_process(),

@@ -64,8 +64,8 @@ impl Vfs {
             // their own mtime.
             Ok(file) if truncates || change.mtime.is_some() => {
                 let mut data = file.lock();
-                // If the truncation cuts off all written data, none of this data need be stored. It is dropped after
-                // the commit, because the truncation may still fail or be denied.
+                // If the truncation cuts off all written data, none of this data need be stored. It is
+                // dropped after the commit, because the truncation may still fail or be denied.
                 let cuts_all = change.size_bytes.is_some_and(|size| data.is_cut_off(size));
                 let prepared = match cuts_all {
                     true => self.base.abandoned.settle(Some(ino)),
@@ -149,7 +149,8 @@ mod tests {
         vfs.files.flush(ino).unwrap();
         vfs.files.write(ino, 3, b" and new").unwrap();
         let cut = |size| AttrChange { size_bytes: Some(size), is_open: true, ..AttrChange::default() };
-        // The truncation cuts off all written bytes, or only some of them. In the second case they are stored first.
+        // The truncation cuts off all written bytes, or only some of them. In the second case they are stored
+        // first.
         for (size, script) in [(3, vec![FaultOf::Before]), (5, vec![FaultOf::None, FaultOf::Before])] {
             engine.script(script);
             assert_eq!(vfs.setattr(&root(), ino, cut(size)), Err(Errno::EIO), "{size}");

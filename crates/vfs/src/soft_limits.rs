@@ -10,7 +10,8 @@ use meta::{Quota, QuotaKey, QuotaRule, Record, Scan, Usage};
 /// Quotas read at a time.
 const PAGE: usize = 256;
 
-/// A quota that goes below its soft limit and above it again is not logged a second time before this has passed.
+/// A quota that goes below its soft limit and above it again is not logged a second time before this time has
+/// passed since it was logged.
 const AGAIN_AFTER: Duration = Duration::from_secs(3600);
 
 /// At most this many quotas are logged at once.
@@ -23,7 +24,8 @@ pub(crate) struct SoftLimits {
 }
 
 impl SoftLimits {
-    /// Reads all quotas, and logs those that went above their soft limits since the last call. Returns how many.
+    /// Reads all quotas, and logs those that went above their soft limits since the last call. Returns how
+    /// many.
     ///
     /// # Errors
     /// Those of the database.

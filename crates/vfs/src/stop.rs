@@ -24,7 +24,8 @@ impl Stop {
         self.0.load(Ordering::Acquire) == ENDED
     }
 
-    /// Ends the threads of housekeeping, and with `heartbeat` also that of the heartbeat, unless the session ends.
+    /// Ends the threads of housekeeping, and with `heartbeat` also that of the heartbeat, unless the session
+    /// ends.
     pub(crate) fn pause(&self, heartbeat: bool) {
         self.change(if heartbeat { HEARTBEAT_ENDS } else { HOUSEKEEPING_ENDS });
     }

@@ -1,7 +1,8 @@
-//! Requests of tools to a mount about one file: compact it, tell how much of it is cached, evict it from the caches.
+//! Requests of tools to a mount about one file: compact it, tell how much of it is cached, evict it from the
+//! caches.
 //!
-//! No access is checked, so the caller must be the superuser or the user that runs the mount. The end of the session
-//! stops a compaction and waits for it.
+//! No access is checked, so the caller must be the superuser or the user that runs the mount. The end of the
+//! session stops a compaction and waits for it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,8 +27,8 @@ pub struct CachedBytes {
 }
 
 impl Vfs {
-    /// Compacts a file as far as possible: afterwards each run of data without a hole has one row in each chunk. Chunks
-    /// that are changed all the time stay as they are.
+    /// Compacts a file as far as possible: afterwards each run of data without a hole has one row in each
+    /// chunk. Chunks that are changed all the time stay as they are.
     ///
     /// # Errors
     /// EIO if the store or the database fails, or if the session ends; ENOSPC and EDQUOT of the store.
@@ -68,8 +69,8 @@ impl Vfs {
         Ok(sum)
     }
 
-    /// How much of a file is in the caches of this mount, in memory and on the local disk. The kernel's cache does not
-    /// count.
+    /// How much of a file is in the caches of this mount, in memory and on the local disk. The kernel's cache
+    /// does not count.
     ///
     /// # Errors
     /// EIO if the database fails.
@@ -82,7 +83,8 @@ impl Vfs {
         Ok(sum)
     }
 
-    /// Removes a file from the caches of this mount and of the kernel. Returns how much of it this mount had cached.
+    /// Removes a file from the caches of this mount and of the kernel. Returns how much of it this mount had
+    /// cached.
     ///
     /// # Errors
     /// EIO if the database fails.
@@ -109,8 +111,8 @@ impl Vfs {
         Ok(())
     }
 
-    /// Calls `found` with each slice that rows of the file refer to, and its size, once for each chunk that refers to
-    /// it.
+    /// Calls `found` with each slice that rows of the file refer to, and its size, once for each chunk that
+    /// refers to it.
     fn each_slice(&self, ino: Ino, mut found: impl FnMut(SliceId, u32)) -> Result<(), Errno> {
         self.each_chunk(ino, |_, rows| {
             let mut seen = HashSet::new();

@@ -1,8 +1,8 @@
 //! Empties the trash. Only the mount that cleans up for all mounts does that.
 //!
-//! The trash has one directory for each hour of each user. Hours that are older than `trash_days` of the volume are
-//! deleted. If the volume has limits and is nearly full, the oldest hours are deleted early, because removed files must
-//! not keep programs from writing.
+//! The trash has one directory for each hour of each user. The directories of hours that are older than
+//! `trash_days` of the volume are deleted. If the volume has limits and is nearly full, those of the oldest
+//! hours are deleted early, because removed files must not keep programs from writing.
 
 use client::Emptying;
 use meta::Usage;
@@ -14,11 +14,13 @@ use crate::cleanup::Cleanup;
 
 /// The most entries that one call deletes. Between two calls, the thread checks whether the session ends.
 const ENTRIES_AT_ONCE: u64 = 4096;
-/// Hours are deleted early while the volume uses at least this percentage of one of its limits.
+/// The oldest directories are deleted early while the volume uses at least this percentage of one of its
+/// limits.
 const NEARLY_FULL_PERCENT: u128 = 95;
 
 impl Cleanup {
-    /// Deletes some of the files that the volume no longer keeps in its trash. Returns whether more are left to delete.
+    /// Deletes some of the files that the volume no longer keeps in its trash. Returns whether more are left
+    /// to delete.
     ///
     /// # Errors
     /// Those of the database.
@@ -34,7 +36,8 @@ impl Cleanup {
         self.empty_before(TrashHour(TrashHour::of(now).0.saturating_sub(kept)), &|| false)
     }
 
-    /// Deletes the oldest hours while the volume is nearly full. Returns whether a further call may delete more.
+    /// Deletes the directories of the oldest hours while the volume is nearly full. Returns whether a further
+    /// call may delete more.
     ///
     /// # Errors
     /// Those of the database.

@@ -57,8 +57,8 @@ impl Vfs {
         }
     }
 
-    /// Sets the check that this mount makes before it removes objects, once for each page of them. Only the first call
-    /// has an effect.
+    /// Sets the check that this mount makes before it removes objects, once for each page of them. Only the
+    /// first call has an effect.
     pub fn set_store_owner_check(&self, check: OwnerCheck) {
         self.lifecycle.cleanup.store_owner.set(check);
     }

@@ -91,8 +91,8 @@ impl Xattrs {
     pub fn getxattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<Arc<[u8]>, Errno> {
         match XattrName::parse(name)? {
             XattrName::Acl(which) => {
-                // The kernel may ask for the ACL before it ends the open(2) that created the file, as for attributes:
-                // see `Attributes::getattr_for`.
+                // The kernel may ask for the ACL before it ends the open(2) that created the file, as for
+                // attributes: see `Attributes::getattr_for`.
                 match self.posix_acl(ino, which) {
                     Err(Errno::ESTALE) if self.base.attributes.created(ino).is_some() => Err(Errno::ENODATA),
                     acl => acl,
@@ -119,8 +119,8 @@ impl Xattrs {
         Ok(acl_ids::posix_to_local(&self.base.access.ids, &acl)?.0.to_xattr().into())
     }
 
-    /// The names of the xattrs, each followed by NUL, as `listxattr(2)` returns them. The names of the trusted
-    /// namespace are listed for user 0 only.
+    /// The names of the xattrs, each followed by NUL, as `listxattr(2)` returns them. The names of the
+    /// trusted namespace are listed for user 0 only.
     ///
     /// # Errors
     /// ESTALE if the inode does not exist; those of the database.
@@ -183,7 +183,8 @@ impl Xattrs {
     pub fn removexattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         let held = self.base.caches.held_by_kernel();
         match XattrName::parse(name)? {
-            // A volume of NFSv4 ACLs has no default ACLs, but programs that copy a directory remove the default ACL.
+            // A volume of NFSv4 ACLs has no default ACLs, but programs that copy a directory remove the
+            // default ACL.
             XattrName::Acl(AclType::Default) if self.base.access.has_nfs4_acls() => Ok(()),
             XattrName::Acl(which) => {
                 self.set_acl(caller, held, &SetAcl { ino, which, acl: None, kill_sgid: false })
@@ -383,7 +384,8 @@ mod tests {
 
     #[test]
     fn an_acl_with_a_mapped_sid_that_is_not_shown_is_not_replaced() {
-        // The rule maps SIDs to users and groups from 5000 on. The ids of the first case do not include these users.
+        // The rule maps SIDs to users and groups from 5000 on. The ids of the first case do not include these
+        // users.
         for (users, expected) in [("0:0:1000", Err(Errno::EOVERFLOW)), ("0:0:10000", Ok(()))] {
             let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
             Volume { acl: AclKind::Nfs4, ..Volume::in_memory("v") }.format(&*engine).unwrap();

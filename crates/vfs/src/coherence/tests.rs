@@ -22,6 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 struct Recorder {
     events: Mutex<Vec<Event>>,
     more: Condvar,
+    /// The result of [`Kernel::can_expire_all`].
     has_epochs: bool,
 }
 
@@ -293,8 +294,8 @@ fn lifetime_is_fixed_at_the_start_of_a_request() {
     });
 }
 
-/// Asserts that the lifetimes of a reply are these. A slow machine may need several attempts, because the lease can
-/// expire, and a slow reply gets no lifetime.
+/// Asserts that the lifetimes of a reply are these. A slow machine may need several attempts, because the
+/// lease can expire, and a slow reply gets no lifetime.
 #[track_caller]
 fn in_the_end(expected: Lifetimes, reply: impl Fn() -> Lifetimes) {
     let deadline = Instant::now() + TIMEOUT;
@@ -395,8 +396,8 @@ fn created_file_that_another_mount_deleted_has_attributes_until_it_is_used() {
     let acl = || pair.b.xattrs.getxattr(&root(), file, b"system.posix_acl_access");
     assert_eq!(attributes.getattr_for(&root(), file, false).unwrap().nlink, 0);
     assert_eq!(acl(), Err(Errno::ENODATA));
-    // The kernel requests the attributes for a read through the open file. With size 0, the read would end there
-    // instead of failing.
+    // The kernel requests the attributes for a read through the open file. With size 0, the read would end
+    // there instead of failing.
     assert_eq!(attributes.getattr_for(&root(), file, true), Err(Errno::ESTALE));
     assert_eq!(pair.b.files.read(file, 0, 10), Err(Errno::ESTALE));
     assert_eq!(attributes.getattr_for(&root(), file, false), Err(Errno::ESTALE));
@@ -467,7 +468,8 @@ fn pages_are_dropped_before_a_lock_is_granted_if_the_data_has_changed() {
     assert_eq!(events(&pair.b), [Event::Content(ino), Event::Reply]);
     assert_eq!(&pair.b.files.read_to_cache(ino, 0, 9).unwrap()[..], b"2");
     assert_eq!(events(&pair.b), [Event::Reply]);
-    // The first mount locks, writes and unlocks between the read and the commit of the second mount's lock request.
+    // The first mount locks, writes and unlocks between the read and the commit of the second mount's lock
+    // request.
     let (is_read, go) = pair.slow.stall();
     let events = std::thread::scope(|scope| {
         let locking = scope.spawn(|| events(&pair.b));
