@@ -17,13 +17,15 @@ use crate::direct::{DirectStore, StoreCheck};
 pub(crate) const STAGING: &str = "staging";
 const DAMAGED: &str = "damaged";
 
-/// The maximum number of processes that may stage blocks of one volume in one directory.
-const MAX_PLACES: u32 = 1024;
+/// The maximum number of areas in one directory, and so of processes that may stage blocks there.
+const MAX_AREAS: u32 = 1024;
 
 /// The state of the uploads of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
+    /// Blocks on the local disk that are not in the store yet.
     pub blocks: u64,
+    /// The size of their objects.
     pub bytes: u64,
     /// Blocks uploaded since the store was opened.
     pub uploaded: u64,
@@ -86,7 +88,7 @@ impl Area {
 pub(crate) fn take_areas(place: &Path) -> io::Result<Vec<Area>> {
     create_private(place)?;
     let mut areas = Vec::new();
-    for number in 0..MAX_PLACES {
+    for number in 0..MAX_AREAS {
         let root = place.join(number.to_string());
         if !root.is_dir() && !areas.is_empty() {
             break;
@@ -104,7 +106,7 @@ pub(crate) fn take_areas(place: &Path) -> io::Result<Vec<Area>> {
     }
     if areas.is_empty() {
         return Err(io::Error::other(format!(
-            "too many processes ({MAX_PLACES}) stage blocks in this directory"
+            "too many processes ({MAX_AREAS}) stage blocks in this directory"
         )));
     }
     // A synced area survives a power failure only if its parent directories are durable too.

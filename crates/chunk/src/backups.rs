@@ -5,10 +5,11 @@
 //! backups/<number>.json    the manifest, written last: a backup without it is not complete
 //! ```
 //!
-//! The number is the time at which the backup began, in nanoseconds since 1970. The header of a part names the backup
-//! and the part, so that no part can be exchanged for another one or for a block: the numbers of slices are smaller.
-//! The parts of an encrypted volume are encrypted as its blocks are. The manifest, a JSON object, is not,
-//! because it holds what is needed to decrypt the parts when the database is lost.
+//! The number is the time at which the backup began, in nanoseconds since 1970. The header of a part names
+//! the backup and the part, so a reader notices if a part was exchanged for another one. It also notices if a
+//! part was exchanged for a block, because the number of a backup has a bit that no slice number has. The
+//! parts of an encrypted volume are encrypted as its blocks are. The manifest, a JSON object, is not
+//! encrypted: it holds what is needed to decrypt the parts if the database is lost.
 
 use std::collections::HashSet;
 
@@ -65,7 +66,8 @@ impl BackupId {
 const MANIFEST: &str = ".json";
 
 impl BlockStore {
-    /// Stores a part of a backup, at most [`BACKUP_PART_BYTES`]. It survives a power failure once this returns.
+    /// Stores a part of a backup, at most [`BACKUP_PART_BYTES`]. It survives a power failure once this
+    /// returns.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if it cannot be encrypted or stored.
@@ -114,7 +116,7 @@ impl BlockStore {
         }
     }
 
-    /// Completes a backup, of which all parts are stored, with its manifest.
+    /// Stores the manifest of a backup, which completes it. All its parts must be stored before.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if the manifest cannot be stored.
@@ -152,7 +154,8 @@ impl BlockStore {
         Ok(all.into_iter().map(|id| StoredBackup { id, is_complete: complete.contains(&id) }).collect())
     }
 
-    /// Removes a backup. If this fails, the backup is no longer complete, and the call may be repeated.
+    /// Removes a backup: first its manifest, then its parts. If this fails, the backup may be incomplete. The
+    /// call may be repeated.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if a request to the store fails.

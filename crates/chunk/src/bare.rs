@@ -18,7 +18,8 @@ pub struct BareStore {
 }
 
 impl BareStore {
-    /// Opens the store that `config` names. With `create`, creates the directory of a `file` store if it is absent.
+    /// Opens the store that `config` names. With `create`, creates the directory of a `file` store if it is
+    /// absent.
     ///
     /// # Errors
     /// As for [`BlockStore::open_with`](crate::BlockStore::open_with).
@@ -40,7 +41,8 @@ impl BareStore {
         self.backend.put(key, data, Vec::new()).map_err(|error| store_error("write", key, error))
     }
 
-    /// Returns `len` bytes of an object from `offset` on, fewer if it ends before; `None` if it does not exist.
+    /// Returns `len` bytes of an object from `offset` on, fewer if it ends before; `None` if it does not
+    /// exist.
     ///
     /// # Errors
     /// [`ChunkError::Store`].

@@ -180,8 +180,8 @@ impl WriteBuffer {
         self.extents.iter().map(|extent| u64::from(extent.shown)).sum()
     }
 
-    /// Drops the dirty data from file offset `len` on, and the errors of its uploads if no other data is left.
-    /// No flush of this file may be between stage and commit at that time.
+    /// Drops the dirty data from file offset `len` on, and the errors of its uploads if no other data is
+    /// left. No flush of this file may be between stage and commit at that time.
     pub fn truncate(&mut self, len: u64) {
         let (kept, dropped) =
             std::mem::take(&mut self.extents).into_iter().partition(|extent| extent.offset < len);
@@ -200,8 +200,8 @@ impl WriteBuffer {
 
     /// Stores every dirty byte and returns the rows that name them. If `inline_limit` is given, extents of at
     /// most that many bytes are stored inside the rows; all others become slices of blocks, uploaded in
-    /// parallel. Small extents share slices ([`share_slices`]). The bytes may not survive a power failure yet:
-    /// pass [`Staged::slices`] to [`BlockStore::make_durable`].
+    /// parallel. Small extents share slices ([`share_slices`]). The bytes may not survive a power failure
+    /// yet: pass [`Staged::slices`] to [`BlockStore::make_durable`].
     ///
     /// Idempotent: if the commit failed, staging again returns the same rows and uploads nothing twice. The
     /// caller makes sure that flushes of one file do not overlap.
@@ -283,7 +283,8 @@ impl WriteBuffer {
             let members = || members.iter().map(|&member| found[member]);
             let id = (self.context.new_id)().map_err(ChunkError::SliceId)?;
             let size = members().map(|index| self.extents[index].shown as usize).sum();
-            // The block gets exactly the size that the grants of the extents cover: a buffer of the pool would be larger.
+            // The block gets exactly the size that the grants of the extents cover: a buffer of the pool
+            // would be larger.
             let (mut block, mut held) = (Vec::with_capacity(size), self.context.budget.grant(0));
             members().for_each(|index| self.extents[index].move_to(&mut block, &mut held));
             let upload = Upload::new(id, 0, pool::freeze(block), held);

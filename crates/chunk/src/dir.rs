@@ -55,8 +55,8 @@ pub(crate) struct Dir {
     synced: Mutex<HashMap<PathBuf, Identity>>,
 }
 
-/// The inode number and the time of birth of a directory. They distinguish it from another directory that some process
-/// creates later at the same path.
+/// The inode number and the time of birth of a directory. They distinguish it from another directory that
+/// some process creates later at the same path.
 type Identity = (u64, SystemTime);
 
 impl Dir {

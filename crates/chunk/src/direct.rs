@@ -36,8 +36,8 @@ impl DirectStore<'_> {
         }
     }
 
-    /// Whether the store has no block and no backup. A new volume must not share a store with another one, because
-    /// slice numbers start again.
+    /// Whether the store has no block and no backup. A new volume must not share a store with another one,
+    /// because both would give the same numbers to different slices.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if the store cannot be listed.

@@ -34,10 +34,10 @@ const QUEUE: usize = 16;
 /// holds.
 const ENTRIES: u64 = 1 << 20;
 
-/// The minimum disk space of a file, in bytes.
+/// The unit in which file systems usually allocate disk space to a file, in bytes.
 const FILE_BYTES: u64 = 4096;
 
-/// A cache of blocks on a local disk.
+/// The settings of a cache of blocks on a local disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskCacheOptions {
     /// The directory; created if absent, accessible only to its owner. Several volumes may share it.

@@ -41,8 +41,8 @@ pub enum ChunkError {
     /// The number of a new slice could not be allocated.
     #[error("cannot allocate a slice number: {0}")]
     SliceId(Errno),
-    /// An upload was abandoned, because the store was closed.
-    #[error("an upload was abandoned")]
+    /// An upload ended without a result: the store was closed, or the thread of the upload panicked.
+    #[error("an upload ended without a result, because the store was closed or a thread panicked")]
     Aborted,
 }
 

@@ -43,7 +43,7 @@ enum Tail {
     Inline(Arc<[u8]>),
     /// No tail: all bytes are in the uploads.
     Sealed,
-    /// No tail: the bytes are in the only upload, from this position on. Other extents have the rest of that block.
+    /// No tail: the bytes are in the only upload, from this position on. Other extents share that block.
     Shared(u32),
 }
 
@@ -104,8 +104,8 @@ impl Extent {
         Ok(())
     }
 
-    /// If the extent is no longer than `inline_limit` and no block was uploaded, decides that its row will contain
-    /// the bytes.
+    /// If the extent is no longer than `inline_limit` and no block was uploaded, decides that its row will
+    /// contain the bytes.
     pub(crate) fn seal_inline(&mut self, inline_limit: u32) {
         if let Tail::Open(tail) = &mut self.tail
             && self.id.is_none()
@@ -133,8 +133,8 @@ impl Extent {
         }
     }
 
-    /// Sets the block that holds the bytes of this extent and of others. If the row is staged, the next flush returns
-    /// another one.
+    /// Sets the block that holds the bytes of this extent and of others. If the row is staged, the next flush
+    /// returns another one.
     pub(crate) fn set_shared(&mut self, upload: &Arc<Upload>) {
         (self.id, self.uploads, self.staged) = (Some(upload.slice), vec![Arc::clone(upload)], false);
     }
@@ -144,7 +144,8 @@ impl Extent {
         matches!(self.tail, Tail::Shared(_)).then(|| self.uploads.first())?
     }
 
-    /// Decides that the extent is stored as blocks, of which the last may be short, unless something else was decided.
+    /// Decides that the extent is stored as blocks, of which the last may be short, unless something else was
+    /// decided.
     pub(crate) fn seal(
         &mut self,
         new_id: &dyn Fn() -> Result<SliceId, ChunkError>,
@@ -189,7 +190,7 @@ impl Extent {
         &self.uploads
     }
 
-    /// The row; `None` unless sealed.
+    /// The row; `None` if it is not decided yet how the bytes are stored.
     pub(crate) fn row(&self) -> Option<(ChunkIndex, Slice)> {
         let (chunk, pos) = ChunkIndex::of(self.offset);
         let source = match (&self.tail, self.id) {
@@ -206,11 +207,12 @@ impl Extent {
         Some((chunk, Slice { pos, len: self.shown, source }))
     }
 
-    /// Cuts the extent to end at file offset `end`, which lies within it. Blocks beyond that are removed from the store,
-    /// unless a row may name them.
+    /// Cuts the extent to end at file offset `end`, which lies within it. Blocks beyond that are removed from
+    /// the store, unless a row may name them.
     pub(crate) fn cut(&mut self, end: u64, store: &BlockStore) {
         self.shown = (end - self.offset) as u32;
         if let Tail::Shared(_) = self.tail {
+            // Other extents have bytes in the block, so it is not cut.
             return;
         }
         let kept = self.shown.div_ceil(BLOCK_BYTES) as usize;
@@ -240,14 +242,14 @@ impl Extent {
     /// Copies the extent's bytes into `buf`, which holds the file's bytes from `offset` on.
     pub(crate) fn paint(&self, store: &BlockStore, offset: u64, buf: &mut [u8]) -> Result<(), ChunkError> {
         if let (Tail::Shared(at), Some(upload)) = (&self.tail, self.uploads.first()) {
-            if let Some((skip, out)) = self.shared(self.offset, self.shown, offset, buf) {
+            if let Some((skip, out)) = self.overlap(self.offset, self.shown, offset, buf) {
                 copy_of(upload, *at as usize + skip, upload.len, out, store)?;
             }
             return Ok(());
         }
         let mut start = self.offset;
         for upload in &self.uploads {
-            if let Some((skip, out)) = self.shared(start, upload.len, offset, buf) {
+            if let Some((skip, out)) = self.overlap(start, upload.len, offset, buf) {
                 copy_of(upload, skip, self.sent(), out, store)?;
             }
             start += u64::from(upload.len);
@@ -257,7 +259,7 @@ impl Extent {
             Tail::Inline(bytes) => bytes,
             Tail::Sealed | Tail::Shared(_) => &[],
         };
-        if let Some((skip, out)) = self.shared(start, tail.len() as u32, offset, buf) {
+        if let Some((skip, out)) = self.overlap(start, tail.len() as u32, offset, buf) {
             out.copy_from_slice(&tail[skip..skip + out.len()]);
         }
         Ok(())
@@ -270,7 +272,7 @@ impl Extent {
 
     /// The part of `buf` (the file's bytes from `offset` on) that overlaps the extent's `len` bytes at file
     /// offset `start`, and how many of these `len` bytes precede it.
-    fn shared<'b>(
+    fn overlap<'b>(
         &self,
         start: u64,
         len: u32,

@@ -55,8 +55,8 @@ impl Faults {
         Arc::new(Faults(Mutex::new(State { rules: Vec::new(), random: seed, injected: 0 })))
     }
 
-    /// Injects `fault` into `per_mille` of a thousand calls of the kind from now on, unless an earlier rule
-    /// injects one.
+    /// From now on, injects `fault` into `per_mille` of a thousand calls of this kind, unless an earlier rule
+    /// injects a fault into the call.
     pub fn add(&self, call: StoreCall, fault: Fault, per_mille: u32) {
         self.lock().rules.push((call, fault, per_mille));
     }

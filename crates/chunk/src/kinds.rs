@@ -1,4 +1,4 @@
-//! The kinds of stores, and the forms of their buckets: one table for the parser and for the help text of `limen`.
+//! The kinds of stores, and the forms of their buckets: one table for the parser and for the help texts.
 
 #[cfg(feature = "remote")]
 use crate::ChunkError;

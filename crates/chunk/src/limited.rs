@@ -17,8 +17,9 @@ pub struct TrafficLimits {
     pub download: Option<NonZeroU64>,
 }
 
-/// The limit of the traffic in one direction. Requests take turns: each delays the next one by the time that its bytes
-/// take at the limit. So a request is never cut into parts, and an idle time does not permit a burst afterwards.
+/// The limit of the traffic in one direction. Requests take turns: each delays the next one by the time that
+/// its bytes take at the limit. So a request is never cut into parts, and an idle time does not permit a
+/// burst afterwards.
 #[derive(Debug)]
 struct Limit {
     bytes_per_second: NonZeroU64,

@@ -30,11 +30,12 @@ pub(crate) struct Lru<K, V> {
 #[derive(Debug)]
 struct State<K, V> {
     entries: HashMap<K, Entry<V>>,
-    /// The keys by the time of their last use.
+    /// The keys, sorted by [`Entry::used`].
     order: BTreeMap<u64, K>,
     loading: HashSet<K>,
     /// Entries to be loaded in the background that were not requested since they were planned.
     planned: HashSet<K>,
+    /// Counts uses, so that their order is known.
     clock: u64,
     charge: u64,
 }
@@ -43,6 +44,7 @@ struct State<K, V> {
 struct Entry<V> {
     value: V,
     charge: u64,
+    /// The value of [`State::clock`] at the last use.
     used: u64,
 }
 

@@ -16,7 +16,7 @@ use crate::error::store_error;
 use crate::store::BlockStore;
 
 /// The prefix of the object that a check writes, reads and removes. If a check is interrupted, the object
-/// remains; a later mount cleans the `tmp/` of a directory.
+/// remains. If the store is a directory, a later mount removes the object.
 const CHECK: &str = "tmp/";
 
 impl BlockStore {

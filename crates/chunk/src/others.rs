@@ -6,8 +6,8 @@ use crate::ChunkError;
 use crate::address::root_of;
 use crate::kinds::address as address_of;
 
-/// Opens a bucket `gs://BUCKET[/PREFIX]`. As in Google's own clients, `STORAGE_EMULATOR_HOST` is the address of an
-/// emulator, which gets no credentials.
+/// Opens a bucket `gs://BUCKET[/PREFIX]`. As in Google's own clients, `STORAGE_EMULATOR_HOST` is the address
+/// of an emulator, which gets no credentials.
 #[cfg(feature = "gcs")]
 pub(crate) fn gcs(bucket: &str) -> Result<Operator, ChunkError> {
     let address = address_of("gcs", bucket)?;
@@ -19,8 +19,8 @@ pub(crate) fn gcs(bucket: &str) -> Result<Operator, ChunkError> {
     finish(bucket, builder)
 }
 
-/// Opens a bucket `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`. If the host is an IPv4 address, as of an
-/// emulator or of Azure Stack, the account is the first part of the path.
+/// Opens a bucket `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`. If the host is an IPv4 address,
+/// as of an emulator or of Azure Stack, the account is the first part of the path.
 #[cfg(feature = "azblob")]
 pub(crate) fn azblob(bucket: &str) -> Result<Operator, ChunkError> {
     let address = address_of("azblob", bucket)?;
@@ -67,5 +67,6 @@ pub(crate) fn sftp(bucket: &str) -> Result<Operator, ChunkError> {
 }
 
 fn finish(bucket: &str, builder: impl opendal::Builder) -> Result<Operator, ChunkError> {
-    Operator::new(builder).map_err(|error| ChunkError::Config(format!("bucket {bucket:?}: {error}")))
+    Operator::new(builder)
+        .map_err(|error| ChunkError::Config(format!("cannot use bucket {bucket:?}: {error}")))
 }

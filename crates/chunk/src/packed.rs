@@ -10,8 +10,8 @@
 //! cipher       u8   0 none, 1 AES-256-GCM, 2 XChaCha20-Poly1305
 //! reserved     u16, 0
 //! salt         16 bytes, random; zeros without a cipher
-//! pages        for each 64 KiB page of the data: u32 its stored length, with the top bit set if it is not compressed;
-//!              u32 CRC-32C of its stored bytes
+//! pages        for each 64 KiB page of the data: u32 its stored length, with the top bit set if the page is
+//!              not compressed; u32 CRC-32C of its stored bytes
 //! sum          u32 CRC-32C of all that comes before
 //! data         the stored pages, one after the other, each followed by its tag of 16 bytes if encrypted
 //! ```

@@ -10,16 +10,19 @@ use crate::format::PAGE_BYTES;
 /// A block, or one of its pages ([`page_key`]).
 pub(crate) type BlockKey = (SliceId, u32);
 
-/// Marks a page. The numbers of blocks and pages are far below.
+/// Set in the second number of the key of a page, and not in that of a block: a slice has far fewer blocks
+/// and pages.
 const PAGE: u32 = 1 << 31;
 
-/// Whether a request that reads `shared` bytes of a slice that rows share should fetch a block of `len` bytes as a whole.
+/// Whether to fetch a block of `len` bytes as a whole, if several rows share its slice and a request reads
+/// `shared` bytes of the slice; see [`Inner::read_block`](crate::store::Inner::read_block).
 pub(crate) fn is_dense(len: u32, shared: Option<u64>) -> bool {
     shared.is_some_and(|bytes| bytes * 8 >= len.into())
 }
 
-/// The pages to fetch and cache for `count` bytes of a block from `from` on, if rows share the slice, and the
-/// request reads little of it; see [`Inner::read_block`]. `None` if the block is short.
+/// The pages to fetch and cache for `count` bytes of a block from `from` on. `None` unless several rows share
+/// the slice, the request reads little of it, and the block has more than two pages; see
+/// [`Inner::read_block`](crate::store::Inner::read_block).
 pub(crate) fn pages_to_cache(
     name: BlockName,
     from: u32,

@@ -30,9 +30,10 @@ impl BlockStore {
         self.read_pieces(wanted)
     }
 
-    /// Fills each buffer with the bytes of its piece, which has the same length. The pieces are read in the order of the
-    /// slices: in the order of a file whose ranges share blocks, every piece can be in another block than the one before,
-    /// and a cache with less room than all these blocks would fetch a block for each piece.
+    /// Fills each buffer with the bytes of its piece, which has the same length. The pieces are read in the
+    /// order of [`Piece::place`], not of the file. If ranges of a file share blocks, each piece can be in
+    /// another block than the piece before. In the order of the file, a cache that has no room for all these
+    /// blocks would fetch a block for each piece.
     ///
     /// # Errors
     /// As for [`BlockStore::read_chunk`], for the first damage in this order.
@@ -82,7 +83,7 @@ impl BlockStore {
     }
 
     /// Fetches in the background those blocks that hold the `len` bytes from `pos` on of a chunk and are not
-    /// cached. Of a block that several rows share and that has few of these bytes, it fetches only the pages.
+    /// cached. If several rows share a block and it has few of these bytes, only their pages are fetched.
     /// Errors are not reported here, but by a later read of the block.
     pub fn prefetch(&self, rows: &[Slice], pos: u32, len: u32) {
         let pieces = resolve(rows, pos, len);
@@ -137,7 +138,7 @@ impl PieceReader<'_> {
     }
 }
 
-/// For each slice of which the rows have only small parts: the number of its bytes that the pieces have.
+/// For each slice that is shared ([`PieceSource::Blocks`]), the number of its bytes that the pieces have.
 fn shared_bytes<'p>(pieces: impl IntoIterator<Item = &'p Piece<'p>>) -> HashMap<SliceId, u64> {
     let mut bytes = HashMap::new();
     for piece in pieces {

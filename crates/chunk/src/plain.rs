@@ -12,8 +12,8 @@ const S3_CODES: &[(&str, &str)] = &[
     ("InvalidAccessKeyId", "the server does not know the access key: check AWS_ACCESS_KEY_ID"),
     ("SignatureDoesNotMatch", "the secret key does not fit the access key: check AWS_SECRET_ACCESS_KEY"),
     ("AccessDenied", "access denied: the credentials are valid, but do not permit this in the bucket"),
-    ("ExpiredToken", "the session token has expired"),
-    ("InvalidToken", "the session token is not valid"),
+    ("ExpiredToken", "the session token has expired: get new credentials"),
+    ("InvalidToken", "the session token is not valid: check AWS_SESSION_TOKEN"),
     (
         "RequestTimeTooSkewed",
         "the clock of this machine differs too much from that of the server: correct it",

@@ -1,5 +1,5 @@
-//! Reuses the memory of blocks. New memory costs one page fault per 4 KiB, and the page faults take longer than
-//! the copy of the data.
+//! Reuses the memory of blocks. New memory costs one page fault per 4 KiB, and the page faults take longer
+//! than the copy of the data.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -29,9 +29,9 @@ pub(crate) fn any(len: usize) -> Vec<u8> {
     buffer
 }
 
-/// Makes the buffer immutable, so that it can be shared. A buffer of the pool returns to the pool when its last
-/// user drops it. If such a buffer is less than half full, its bytes are copied and it returns at once, because a
-/// cache charges bytes by their length and may keep them for a long time.
+/// Makes the buffer immutable, so that it can be shared. A buffer of the pool returns to the pool when its
+/// last user drops it. If such a buffer is less than half full, its bytes are copied and it returns at once,
+/// because a cache charges bytes by their length and may keep them for a long time.
 pub(crate) fn freeze(mut buffer: Vec<u8>) -> Bytes {
     if buffer.capacity() < BUFFER_BYTES {
         buffer.shrink_to_fit();

@@ -20,8 +20,9 @@ pub enum PieceSource<'a> {
     Zeros,
     /// Exactly the piece's bytes. Shorter than the piece only if the row is damaged.
     Inline(&'a [u8]),
-    /// The bytes from `offset` on of slice `id`, which holds `size` bytes. `is_shared` tells that the row has only a
-    /// small part of the slice, so that what follows in the slice is probably somewhere else in the file.
+    /// The bytes from `offset` on of slice `id`, which holds `size` bytes. `is_shared` is true if the row has
+    /// only a small part of the slice: then the bytes that follow in the slice are probably elsewhere in the
+    /// file.
     Blocks {
         id: SliceId,
         offset: u32,
@@ -31,8 +32,8 @@ pub enum PieceSource<'a> {
 }
 
 impl Piece<'_> {
-    /// The slice and the position in it, by which pieces are sorted to read each block once. Bytes that are in no
-    /// block come first.
+    /// The slice and the position in it, by which pieces are sorted to read each block once. Bytes that are
+    /// in no block come first.
     pub fn place(&self) -> (SliceId, u32) {
         match self.source {
             PieceSource::Blocks { id, offset, .. } => (id, offset),
@@ -46,8 +47,8 @@ impl Piece<'_> {
 /// zeros.
 ///
 /// The rows are walked from the newest to the oldest; each fills what is left of the range, and the walk
-/// stops when the range is complete. A chunk may have tens of thousands of rows, so a row looks only at the gaps that
-/// it overlaps.
+/// stops when the range is complete. A chunk may have tens of thousands of rows, so each row visits only the
+/// gaps that it overlaps.
 pub fn resolve(rows: &[Slice], pos: u32, len: u32) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
     // The end of each gap, by its start.

@@ -9,8 +9,8 @@ use crate::ChunkError;
 use crate::address::root_of;
 use crate::kinds::address as address_of;
 
-/// The region if neither the host nor the environment names one. Amazon's host names without a region belong to
-/// it, and other servers expect it unless they are configured otherwise.
+/// The region if neither the host nor the environment names one. Amazon's host names without a region belong
+/// to it, and other servers expect it unless they are configured otherwise.
 const DEFAULT_REGION: &str = "us-east-1";
 
 /// The address of a bucket, in parts.
@@ -44,7 +44,8 @@ pub(crate) fn operator(bucket: &str) -> Result<Operator, ChunkError> {
     if let Some(profile) = from_env(&["AWS_PROFILE"]) {
         builder = builder.profile(&profile);
     }
-    Operator::new(builder).map_err(|error| ChunkError::Config(format!("bucket {bucket:?}: {error}")))
+    Operator::new(builder)
+        .map_err(|error| ChunkError::Config(format!("cannot use bucket {bucket:?}: {error}")))
 }
 
 impl BucketAddress {
@@ -88,9 +89,9 @@ impl BucketAddress {
     }
 }
 
-/// The bucket and the region in a host name of Amazon: `[BUCKET.]s3[.REGION].amazonaws.com[.cn]`. Older
-/// host names have `s3-REGION` instead of `s3.REGION`. Other names that begin with `s3-` are kinds of endpoints, such as
-/// `s3-fips.REGION` and `s3-accelerate`.
+/// The bucket and the region in a host name of Amazon: `[BUCKET.]s3[.REGION].amazonaws.com[.cn]`. Older host
+/// names have `s3-REGION` instead of `s3.REGION`. Other names that begin with `s3-` are kinds of endpoints,
+/// such as `s3-fips.REGION` and `s3-accelerate`.
 fn amazon(host: &str) -> (Option<String>, Option<String>) {
     let suffix =
         [".amazonaws.com", ".amazonaws.com.cn"].into_iter().find_map(|suffix| host.strip_suffix(suffix));

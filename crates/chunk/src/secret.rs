@@ -276,7 +276,7 @@ impl fmt::Debug for Encryption {
     }
 }
 
-/// Fills `bytes` with getrandom(2), which never returns fewer for up to 256 bytes.
+/// Fills `bytes` with random bytes. If at most 256 bytes are requested, getrandom(2) never returns fewer.
 pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), Errno> {
     match getrandom(&mut *bytes, GetRandomFlags::empty()) {
         Ok(count) if count == bytes.len() => Ok(()),

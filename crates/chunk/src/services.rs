@@ -25,8 +25,8 @@ pub struct StorageConfig {
     /// - `s3`: `s3://BUCKET[/PREFIX]`, `https://HOST[:PORT]/BUCKET[/PREFIX]` (path-style), or
     ///   `https://BUCKET.s3.REGION.amazonaws.com[/PREFIX]`. Credentials come from `AWS_ACCESS_KEY_ID`,
     ///   `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, from the profile that `AWS_PROFILE` names, or from
-    ///   the machine's role. The region comes from the host, `AWS_REGION` or `AWS_DEFAULT_REGION`; the host of
-    ///   `s3://` from `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`.
+    ///   the machine's role. The region comes from the host, `AWS_REGION` or `AWS_DEFAULT_REGION`; the host
+    ///   of `s3://` from `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`.
     /// - `gcs`: `gs://BUCKET[/PREFIX]`, with Google's default credentials.
     /// - `azblob`: `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`, with the key in
     ///   `AZURE_STORAGE_KEY`.

@@ -1,19 +1,20 @@
 //! Small ranges of data share a slice.
 //!
-//! Each object costs a request, and on a local directory a sync. So the small extents of one flush, and the small
-//! runs of one compaction, are stored as one block, and each row names its part of it. Such a slice has one
-//! block only: it cannot be removed before its last row is gone, so a larger one would be kept longer.
+//! Each object costs a request, and on a local directory a sync. So the small extents of one flush, and the
+//! small runs of one compaction, are stored as one block, and each row names its part of it. Such a slice has
+//! one block only: it cannot be removed before its last row is gone, so a larger one would be kept longer.
 //!
-//! The parts are in the order of the file: a reader of the file then reads the block from the front to the back, and
-//! adjacent ranges can be read as one.
+//! The parts are in the order of the file: a reader of the file then reads the block from the front to the
+//! back, and adjacent ranges can be read as one.
 
 use types::BLOCK_BYTES;
 
-/// A longer range has a slice of its own: a few of them fill a block, so it would save little to copy them together.
+/// A longer range has a slice of its own: a few of them fill a block, so it would save little to copy them
+/// together.
 pub(crate) const MAX_SHARED_BYTES: u32 = BLOCK_BYTES / 4;
 
-/// Divides ranges of these lengths into slices, and returns the numbers of the ranges in each slice. A slice of more
-/// than one range has at most [`BLOCK_BYTES`].
+/// Divides ranges of these lengths into slices, and returns the indexes of the ranges in each slice. A slice
+/// of more than one range has at most [`BLOCK_BYTES`].
 pub fn share_slices(lens: impl IntoIterator<Item = u32>) -> Vec<Vec<usize>> {
     let (mut slices, mut open, mut bytes) = (Vec::new(), Vec::new(), 0);
     for (index, len) in lens.into_iter().enumerate() {

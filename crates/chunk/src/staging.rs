@@ -16,8 +16,8 @@
 //! a killed process left there, and creates one if there is none. In the areas of live processes, and in
 //! other configured directories, it only lists, reads and deletes objects.
 //!
-//! Nothing is uploaded until the caller has checked the store. If the store did not answer then, each request to
-//! it runs the check first, until the check succeeds.
+//! Nothing is uploaded until the caller has checked the store. If the store did not answer then, each request
+//! to it runs the check first, until the check succeeds.
 //!
 //! Lock order: the lock of the queue in `uploader.rs` is taken last. While it is held, no disk and no store
 //! is accessed.
@@ -42,7 +42,7 @@ use crate::direct::StoreCheck;
 use crate::error::store_error;
 use crate::uploader::{Admission, Uploads};
 
-/// Write-back: blocks are stored on a local disk first, and uploaded in the background.
+/// The settings of write-back: blocks are stored on a local disk first, and uploaded in the background.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WritebackOptions {
     /// The directory of the local cache; created if absent, accessible only to its owner. Several volumes may
@@ -89,8 +89,8 @@ pub struct HeldStaging {
 }
 
 impl HeldStaging {
-    /// Locks all areas below these places, except below a place that cannot be read. If a process that stages
-    /// or uploads there holds one, returns that area instead.
+    /// Locks all areas below these places, except below a place that cannot be read. If another process holds
+    /// an area, because it stages or uploads there, returns the path of that area instead.
     ///
     /// # Errors
     /// Fails if an area cannot be locked for another reason.

@@ -235,8 +235,8 @@ impl BlockStore {
         Ok(())
     }
 
-    /// How many bytes of a slice of `size` bytes the caches have, in memory and on the local disk. Single pages do not
-    /// count.
+    /// How many bytes of a slice of `size` bytes the caches have, in memory and on the local disk. Single
+    /// pages do not count.
     pub fn cached_bytes(&self, id: SliceId, size: u32) -> u64 {
         let is_cached = |name: &BlockName| {
             let on_disk = self.inner.disk.as_ref().is_some_and(|disk| disk.contains(*name));
@@ -342,9 +342,9 @@ impl BlockStore {
         [memory, self.inner.disk.as_ref().map_or(CacheUse::default(), DiskCache::used)]
     }
 
-    /// Starts to upload staged blocks. The caller has checked that the store belongs to the volume. `check` is for a
-    /// store that did not answer: each request to the store runs it first, and fails with its error, until it succeeds
-    /// once.
+    /// Starts to upload staged blocks. The caller must have checked that the store belongs to the volume. If
+    /// the store did not answer, the caller passes `check` instead: each request to the store then runs it
+    /// first, and fails with its error, until it succeeds once.
     ///
     /// # Errors
     /// [`ChunkError::Config`] if the upload threads cannot be started.
@@ -355,7 +355,8 @@ impl BlockStore {
             .map_err(|error| ChunkError::Config(format!("cannot start the upload threads: {error}")))
     }
 
-    /// The bytes that the disk of the store has free; `None` if the store has no such bound, or does not report it.
+    /// The bytes that the disk of the store has free; `None` if the store has no such bound, or does not
+    /// report it.
     pub fn free_bytes(&self) -> Option<u64> {
         self.inner.backend.free_bytes()
     }
@@ -524,8 +525,8 @@ impl Inner {
         self.volatile.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slice stays listed until it is durable. Otherwise a concurrent fsync could return before this one
-    /// has synced the slices of both.
+    /// A slice stays listed until it is durable. Otherwise, a concurrent fsync of the same slice would find
+    /// it unlisted and could return before this one has synced it.
     fn sync_all(&self) -> Result<(), ChunkError> {
         let pending = self.volatile().clone();
         self.backend.sync_all().map_err(|error| store_error("sync", "the store", error))?;

@@ -1,9 +1,8 @@
 //! The threads that upload staged blocks, and their queue.
 //!
-//! Uploads are retried without a limit; while the store fails, each thread makes its attempts rarer, down to
-//! one in 30 s.
-//! The local file is removed only after the store has the block durably, so that a process killed at any
-//! moment causes at most a second upload of the same block.
+//! Uploads are retried without a limit. While the store fails, the pauses between attempts grow to 30 s. The
+//! local file is removed only after the store has the block durably, so that a process killed at any moment
+//! causes at most a second upload of the same block.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -160,7 +159,7 @@ impl Uploads {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves space for an object of `len` bytes in the first area, unless it is staged or there is no room.
+    /// Reserves space for an object of `len` bytes in the first area, if it is not staged and there is room.
     pub(crate) fn admit(&self, key: &str, len: u64) -> Admission {
         let mut state = self.queue.lock();
         if state.objects.contains_key(key) {
@@ -375,7 +374,7 @@ impl State {
 /// Uploads one object, and removes the local file.
 fn upload(shared: &Shared, key: &str, area: usize) -> UploadResult {
     let (Some(name), Some(area)) = (BlockName::of_key(key), shared.areas.get(area)) else {
-        return UploadResult::Lost("its key is not a block's".to_owned());
+        return UploadResult::Lost("its key does not name a block".to_owned());
     };
     let object = match area.dir.get_whole(key, object_len_bound(name.len)) {
         Ok(object) => object,
@@ -399,9 +398,9 @@ fn upload(shared: &Shared, key: &str, area: usize) -> UploadResult {
     });
     match stored.and_then(|()| area.dir.delete(key)) {
         Ok(()) => UploadResult::Stored,
-        Err(StoreError::NotFound) => {
-            UploadResult::Failed("the store or the local disk reports that it does not exist".to_owned())
-        }
+        Err(StoreError::NotFound) => UploadResult::Failed(
+            "the store or the local disk reports that the object does not exist".to_owned(),
+        ),
         Err(StoreError::Other(_, message)) => UploadResult::Failed(message),
     }
 }

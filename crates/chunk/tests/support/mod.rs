@@ -2,8 +2,8 @@
 
 use chunk::{BlockStore, ChunkError};
 
-/// Removes a store as `limen destroy` does: the blocks, and then the marker. `progress` is called with the number
-/// of objects removed so far.
+/// Removes a store as `limen destroy` does: the blocks, and then the marker. `progress` is called with the
+/// number of objects removed so far.
 pub(crate) fn destroy(store: &BlockStore, progress: &mut dyn FnMut(u64)) -> Result<(), ChunkError> {
     store.remove_blocks::<ChunkError>(&mut |count| {
         if count > 0 {
