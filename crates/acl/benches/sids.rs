@@ -1,19 +1,19 @@
-//! The cost of a caller whose groups are those of Windows domains: 1,000 domains, all mapped by rules, and an ACL of 500
-//! entries for SIDs of them.
+//! The cost of access decisions for a caller whose groups belong to 1,000 Windows domains, all mapped by
+//! rules. The ACL has 500 entries for SIDs of these domains.
 //!
 //! `cargo bench -p acl --bench sids` prints times in ns, for callers with 4, 300, 400 and 5,000 groups:
 //!
 //! | column | what is measured |
 //! |---|---|
-//! | copy, cold | making the credential from the caller's list of groups, which sorts it and makes its filter |
+//! | copy, cold | making the credential from the caller's list of groups: it sorts them and makes a filter |
 //! | copy, warm | finding the credential by that list, as for a process that is seen for the first time |
 //! | decision, cold | the decision by the compiled ACL |
 //! | decision, warm | the cached decision |
 //! | total, cold and warm | the sum of both |
 //!
-//! Three rows show the same decision in three forms: entries for gids; entries for SIDs that rules map to these gids; and
-//! entries for SIDs that the credential has, without rules. After the tables, it prints what is done once: for each
-//! volume, parsing the table and the rules; for each ACL, mapping its SIDs.
+//! Three rows show the same decision in three forms: entries for gids; entries for SIDs that rules map to
+//! these gids; and entries for SIDs that the credential has, without rules. After the tables, it prints what
+//! is done once: for each volume, parsing the table and the rules; for each ACL, mapping its SIDs.
 
 use std::convert::Infallible;
 use std::hint::black_box;

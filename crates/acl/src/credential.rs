@@ -66,7 +66,7 @@ struct Generations {
 /// number is from.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
-/// The content that makes credentials equal.
+/// The content of a credential. Two credentials with the same content are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Content {
     /// Without capabilities.

@@ -1,9 +1,9 @@
-//! Permission checks that do not depend on ACL entries: ownership, the sticky bit and capabilities, each with its
-//! reason.
+//! Permission checks that do not depend on ACL entries: ownership, the sticky bit and capabilities, each with
+//! its reason.
 //!
 //! Operations, squashing, filtered listings and `limen access` all decide by these functions and by the
-//! `check` of [`posix`](crate::posix) and [`nfs4`](crate::nfs4), so they cannot disagree. Only reports to people
-//! also need the entry of an ACL that decided: [`posix::explain`](crate::posix::explain) and
+//! `check` of [`posix`](crate::posix) and [`nfs4`](crate::nfs4), so they cannot disagree. Only reports to
+//! people also need the entry of an ACL that decided: [`posix::explain`](crate::posix::explain) and
 //! [`nfs4::explain`](crate::nfs4::explain) find it.
 
 use types::{Caps, Errno, Mode};
@@ -83,7 +83,8 @@ impl Class {
     }
 }
 
-/// Whether the caller owns the file or may act as its owner. Equivalent to `inode_owner_or_capable`, fs/inode.c.
+/// Whether the caller owns the file or may act as its owner. Equivalent to `inode_owner_or_capable`,
+/// fs/inode.c.
 ///
 /// # Errors
 /// [`Denial::NotOwner`].

@@ -1,9 +1,9 @@
 //! The principals that an NFSv4 ACL can name: users and groups of the system by number, and Windows
 //! identities by SID.
 //!
-//! A SID (`S-1-5-21-…-1105`, [MS-DTYP] 2.4.2) is a *domain* and a number within it, the RID. Domains are long and
-//! few, so a volume keeps them in an append-only table, and an ACL holds the pair (index in the table, RID), as ZFS
-//! does with its FUIDs. Index 0 is the system itself: there the RID is a uid or a gid.
+//! A SID (`S-1-5-21-…-1105`, [MS-DTYP] 2.4.2) is a *domain* and a number within it, the RID. Domains are long
+//! and few, so a volume keeps them in an append-only table, and an ACL holds the pair (index in the table,
+//! RID), as ZFS does with its FUIDs. Index 0 is the system itself: there the RID is a uid or a gid.
 
 use std::fmt;
 use std::str::FromStr;

@@ -101,8 +101,8 @@ impl Keys {
     /// the length of the other.
     ///
     /// The alternative is to merge both lists. If their numbers interleave, each step of a merge costs a
-    /// mispredicted branch, which the filter avoids. docs/benchmarks.md has the times of decisions by the compiled ACL,
-    /// which uses the filter, and of decisions from the entries, which do not.
+    /// mispredicted branch, which the filter avoids. docs/benchmarks.md has the times of decisions by the
+    /// compiled ACL, which uses the filter, and of decisions from the entries, which do not.
     pub(crate) fn common<'a>(&'a self, other: &'a Keys) -> impl Iterator<Item = (usize, Key)> + 'a {
         let users = self.common_of(0..self.groups_from, other, 0..other.groups_from);
         let groups = self.common_of(self.groups_from..self.len(), other, other.groups_from..other.len());
@@ -152,8 +152,8 @@ fn place(key: Key, words: usize) -> (usize, u64) {
     (word, 1 << (hash & 63) | 1 << (hash >> 6 & 63))
 }
 
-/// The first position in the stretch whose key is not less than `key`, by galloping search; the end of the stretch
-/// if there is none.
+/// The first position in the stretch whose key is not less than `key`, by galloping search; the end of the
+/// stretch if there is none.
 fn galloping_search(sorted: &[Key], stretch: Range<usize>, key: Key) -> usize {
     let stretch = stretch.start..stretch.end.min(sorted.len());
     let (mut low, mut high, mut step) = (stretch.start, stretch.start, 1);

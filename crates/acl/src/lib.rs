@@ -18,15 +18,15 @@ pub mod sid_rules;
 
 use types::AclId;
 
-/// The items of a text, separated by commas or line ends, without surrounding blanks. Comments from `#` to the
-/// end of the line are skipped.
+/// The items of a text, separated by commas or line ends, without surrounding blanks. Comments from `#` to
+/// the end of the line are skipped.
 fn items(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     lines.flat_map(|line| line.split(',')).map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// The content hash of an ACL's stored form: never [`AclId::NONE`]. The prefix keeps the ids of different kinds of
-/// ACLs, or of a later storage form, apart.
+/// The content hash of an ACL's stored form: never [`AclId::NONE`]. The prefix keeps the ids of different
+/// kinds of ACLs, or of a later storage form, apart.
 fn content_id(prefix: &[u8], stored: &str) -> AclId {
     let mut hasher = blake3::Hasher::new();
     hasher.update(prefix).update(stored.as_bytes());

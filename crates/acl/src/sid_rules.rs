@@ -1,13 +1,13 @@
 //! Rules that map the SIDs of a domain to uids and gids, as Samba's idmap_rid(8) and idmap_autorid(8) do.
 //!
-//! A rule maps a range of a domain's RIDs to a range of numbers: `id = rid - first_rid + first_id`. A SID is a user
-//! or a group, never both, and a rule does not know which. So the number is both a uid and a gid, and an entry for
-//! the SID applies to the user and to the group with that number. Exactly one of them exists if the range is
-//! used for that domain only, as Samba requires too.
+//! A rule maps a range of a domain's RIDs to a range of numbers: `id = rid - first_rid + first_id`. A SID is
+//! a user or a group, never both, and a rule does not know which. So the number is both a uid and a gid, and
+//! an entry for the SID applies to the user and to the group with that number. Exactly one of them exists if
+//! the range is used for that domain only, as Samba requires too.
 //!
-//! Stored ACLs keep the SIDs. [`Nfs4Acl::mapped`](crate::nfs4::Nfs4Acl::mapped) replaces the mapped SIDs, once for
-//! each ACL and version of the rules. Callers are compared by uid and gid only, so mapped SIDs do not slow down
-//! access checks.
+//! Stored ACLs keep the SIDs. [`Nfs4Acl::mapped`](crate::nfs4::Nfs4Acl::mapped) replaces the mapped SIDs,
+//! once for each ACL and version of the rules. Callers are compared by uid and gid only, so mapped SIDs do
+//! not slow down access checks.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -57,7 +57,7 @@ pub enum SidRuleError {
 }
 
 impl IdRange {
-    /// None if `first` is above `last`, or if the range contains 0 or -1: no identity of a domain is root.
+    /// None if `first` is above `last`, or if the range contains -1 or 0: no SID is mapped to root.
     pub fn new(first: u32, last: u32) -> Option<Self> {
         (first > 0 && first <= last && last != u32::MAX).then_some(IdRange { first, last })
     }
@@ -148,8 +148,8 @@ impl SidRules {
         &self.rules
     }
 
-    /// A hash of all rules; 0 if there is no rule. It is part of the keys of caches, so that they do not return results
-    /// of other rules.
+    /// A hash of all rules; 0 if there is no rule. It is part of the keys of caches, so that they do not
+    /// return results of other rules.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -191,8 +191,8 @@ impl SidRules {
         Ok(Self::from_sorted(rules))
     }
 
-    /// These rules without those of a domain, or without the one of them that begins at `first_rid`. None if there
-    /// is no such rule.
+    /// These rules without those of a domain, or without the one of them that begins at `first_rid`. None if
+    /// there is no such rule.
     pub fn without(&self, domain: DomainIndex, first_rid: Option<u32>) -> Option<Self> {
         let is_meant = |rule: &SidRule| {
             rule.domain == domain && first_rid.is_none_or(|first_rid| rule.first_rid == first_rid)
@@ -201,8 +201,8 @@ impl SidRules {
         (rules.len() < self.rules.len()).then(|| Self::from_sorted(rules))
     }
 
-    /// The same rules for a table in which the domains have other indexes. Rules of domains that `index` does not
-    /// know are left out, because no ACL of that table names them.
+    /// The same rules for a table in which the domains have other indexes. Rules of domains that `index` does
+    /// not know are left out, because no ACL of that table names them.
     #[must_use]
     pub fn renumbered(&self, index: impl Fn(DomainIndex) -> Option<DomainIndex>) -> Self {
         let rules =

@@ -1,8 +1,8 @@
-//! Compares four ways to decide, for random POSIX and NFSv4 ACLs, callers and requests: a naive implementation, the
-//! walk over the entries, the compiled ACL and the cache.
+//! Compares four ways to decide, for random POSIX and NFSv4 ACLs, callers and requests: a naive
+//! implementation, the walk over the entries, the compiled ACL and the cache.
 //!
-//! The tests are quick by default; `ACL_CASES=10000000 cargo test -p acl --test decisions --release` compares that
-//! many requests.
+//! The tests are quick by default; `ACL_CASES=10000000 cargo test -p acl --test decisions --release` compares
+//! that many requests.
 
 mod common;
 
@@ -19,7 +19,8 @@ use common::{Outcome, Rng, cases, cred, naive_nfs4, naive_nfs4_mode, naive_posix
 use types::{AclId, Caps, Cred, Mode};
 
 /// The number of ids, and the maximum number of entries of an NFSv4 ACL. With few ids, callers and entries
-/// match often; with many, the lists are long enough for Bloom filters and galloping search; 12 and 60 are in between.
+/// match often; with many, the lists are long enough for Bloom filters and galloping search; 12 and 60 are in
+/// between.
 const SCALES: [(u32, u32); 4] = [(4, 6), (12, 12), (60, 40), (3000, 300)];
 const CALLERS: usize = 12;
 
@@ -208,9 +209,10 @@ fn sid_rules(ids: u32, rng: &mut Rng) -> SidRules {
     rules
 }
 
-/// Compares two callers. One has only a uid and gids, and is checked by the mapped ACL. The other also has the SIDs of
-/// these ids, and is checked by the stored ACL. The first one's step-by-step, compiled and cached decisions must equal
-/// the second one's step-by-step decision, and both callers must get the same explanation.
+/// Compares two callers. One has only a uid and gids, and is checked by the mapped ACL. The other also has
+/// the SIDs of these ids, and is checked by the stored ACL. The first one's step-by-step, compiled and cached
+/// decisions must equal the second one's step-by-step decision, and both callers must get the same
+/// explanation.
 #[test]
 fn mapped_sids_decide_like_the_sids_of_the_caller() {
     let mut rng = Rng::new("mapped_sids_decide_like_the_sids_of_the_caller");

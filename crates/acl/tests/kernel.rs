@@ -122,7 +122,7 @@ fn inheritance_agrees() {
         let umask = rng.pick(&[0, 0o022, 0o027, 0o077, 0o777, 0o137]);
         let asked = Mode::new(rng.below(0o10000));
         let raw = RawMode::from_raw_mode(asked.bits());
-        // The umask belongs to the process. It does not disturb other tests, because they set every mode by fchmod.
+        // The umask belongs to the process. It does not disturb other tests: they set every mode by fchmod.
         let old_umask = rustix::process::umask(RawMode::from_raw_mode(umask));
         fs::openat(&parent, "file", OFlags::CREATE | OFlags::EXCL | OFlags::RDWR, raw).unwrap();
         fs::mknodat(&parent, "fifo", RawType::Fifo, raw, 0).unwrap();

@@ -1,8 +1,9 @@
-//! The projection of an NFSv4 ACL to a POSIX ACL, checked with every caller of a small world of users and groups. If
-//! `project` says that it is not exact, and the group bits are not clear, the test tries every POSIX ACL of
-//! that world, and none may be exact.
+//! The projection of an NFSv4 ACL to a POSIX ACL, checked with every caller of a small world of users and
+//! groups. If `project` reports that the projection is not exact, and the group bits are not clear, the test
+//! tries every POSIX ACL of that world. None of them may be exact.
 //!
-//! The test is quick by default; `ACL_CASES=... cargo test -p acl --test projection --release` tries that many ACLs.
+//! The test is quick by default; `ACL_CASES=... cargo test -p acl --test projection --release` tries that
+//! many ACLs.
 
 mod common;
 

@@ -170,8 +170,9 @@ proptest! {
         }
     }
 
-    /// An NFSv4 ACL converted from a POSIX ACL grants what the POSIX ACL grants. If the group bits are clear, so that
-    /// the kernel ignores the POSIX ACL, the NFSv4 ACL may grant less than the kernel, but never more.
+    /// An NFSv4 ACL converted from a POSIX ACL grants what the POSIX ACL grants. If the group bits are clear,
+    /// so that the kernel ignores the POSIX ACL, the NFSv4 ACL may grant less than the kernel, but never
+    /// more.
     #[test]
     fn entries_converted_from_a_posix_acl_grant_the_same(
         acl in acl(),

@@ -1,5 +1,5 @@
-//! Any bytes as `system.nfs4_acl` and `system.nfs4_dacl`: they are rejected, or they are an ACL that can be projected,
-//! compiled and changed, and that stays the same when it is encoded in any form and decoded again.
+//! Any bytes as `system.nfs4_acl` and `system.nfs4_dacl`: they are rejected, or they are an ACL that can be
+//! projected, compiled and changed, and that stays the same when it is encoded in any form and decoded again.
 
 #![no_main]
 
@@ -15,7 +15,8 @@ fuzz_target!(|value: &[u8]| {
         let Ok(acl) = Nfs4Acl::from_xattr(value, scope, &table) else { continue };
         assert!(value.len() <= XATTR_BYTES_MAX && acl.entries().len() <= Nfs4Acl::MAX_ENTRIES);
         assert_eq!(Nfs4Acl::from_storage(&acl.to_storage()), Ok(acl.clone()));
-        // The canonical text of a number or of a SID is never longer than the parsed text, so the value fits again.
+        // The canonical text of a number or of a SID is never longer than the parsed text, so the value fits
+        // again.
         let again = acl.to_xattr(scope, &table).expect("it was parsed from this form");
         assert_eq!(Nfs4Acl::from_xattr(&again, scope, &table), Ok(acl.clone()));
         for is_dir in [false, true] {

@@ -1,5 +1,5 @@
-//! Any bytes as `system.posix_acl_access`: they are rejected, mean no ACL, or are an ACL that stays the same when it
-//! is encoded in any form and decoded again.
+//! Any bytes as `system.posix_acl_access`: they are rejected, mean no ACL, or are an ACL that stays the same
+//! when it is encoded in any form and decoded again.
 
 #![no_main]
 

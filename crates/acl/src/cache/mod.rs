@@ -6,10 +6,10 @@
 //! an entry is valid forever, and nothing is ever invalidated. Capabilities and the sticky bit are not in the
 //! key, because other code checks them.
 //!
-//! The key contains the owning group itself, not whether the caller is in it: the cost to find that out grows with
-//! the number of the caller's groups. So a cached decision costs one lookup, whatever the length of the ACL and the
-//! number of groups. Decisions without supplementary groups are an exception: their key says whether the primary group
-//! is the owning group.
+//! The key contains the owning group itself, not whether the caller is in it: the cost to find that out grows
+//! with the number of the caller's groups. So a cached decision costs one lookup, whatever the length of the
+//! ACL and the number of groups. Decisions without supplementary groups are an exception: their key says
+//! whether the primary group is the owning group.
 
 mod table;
 
@@ -95,9 +95,9 @@ impl DecisionCache {
         }
     }
 
-    /// The part of the decision that is certain without the caller's supplementary groups, so that they need not be
-    /// read: see [`nfs4::Compiled::certain`] and [`nfs4::decide_without_groups`]. `None` if the file has no ACL and the
-    /// decision of the mode depends on these groups. `load` as in [`Self::posix`].
+    /// The part of the decision that is certain without the caller's supplementary groups, so that they need
+    /// not be read: see [`nfs4::Compiled::certain`] and [`nfs4::decide_without_groups`]. `None` if the file
+    /// has no ACL and the decision of the mode depends on these groups. `load` as in [`Self::posix`].
     #[inline]
     pub fn nfs4_certain<E>(
         &self,
@@ -125,8 +125,8 @@ impl DecisionCache {
     }
 }
 
-/// Like [`posix::decide`], with a compiled ACL and without the cache, for callers that evaluate each pair of caller
-/// and file once.
+/// Like [`posix::decide`], with a compiled ACL and without the cache, for callers that evaluate each pair of
+/// caller and file once.
 pub fn decide_posix<E>(
     caller: &Credential,
     file: &FileAttrs,
@@ -179,7 +179,7 @@ fn key_of_user((uid, gid): (u32, u32), is_owner: bool, in_group: bool, file: &Fi
     [acl_key(file), file.acl.0 as u64, u64::from(uid) << 32 | u64::from(gid), flags]
 }
 
-/// Half of the ACL's hash, combined with the version of the rules, which is a hash, or 0 if there are no rules.
+/// Half of the ACL's hash, combined with the version of the rules: a hash, or 0 if there are no rules.
 #[inline]
 fn acl_key(file: &FileAttrs) -> u64 {
     (file.acl.0 >> 64) as u64 ^ file.sid_rules
@@ -245,7 +245,8 @@ mod tests {
             assert_ne!(key_of(&base), key_of(&other), "{other:?}");
         }
         assert_ne!(key_of(&base), key(Family::Nfs4, &caller, &base));
-        // The key contains whether the caller is the owner, not the owner itself, and only the rwx bits of the mode.
+        // The key contains whether the caller is the owner, not the owner itself, and only the rwx bits of
+        // the mode.
         assert_eq!(key_of(&base), key_of(&FileAttrs { uid: 3, mode: Mode::new(0o7750), ..base }));
     }
 

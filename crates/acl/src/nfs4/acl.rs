@@ -14,9 +14,8 @@ use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Mask, Who};
 /// sorted.
 ///
 /// It has 1 to [`Self::MAX_ENTRIES`] entries; only an ACL that is evaluated and never stored may have more
-/// ([`Self::mapped`], [`project_for`](super::project_for)). A list without entries, which grants nobody
-/// anything, is represented by one entry that allows everyone nothing, because some forms of an ACL need an
-/// entry.
+/// ([`Self::mapped`], [`project_for`](super::project_for)). A list without entries grants nothing. It
+/// is represented by one entry that allows nothing to everyone, because some forms of an ACL need an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Nfs4Acl {
     flags: AclFlags,
@@ -24,8 +23,8 @@ pub struct Nfs4Acl {
 }
 
 impl Nfs4Acl {
-    /// More entries than fit in an xattr of 64 KiB. The limit bounds ACLs from other sources, and the entries that a
-    /// chmod adds.
+    /// More entries than fit in an xattr of 64 KiB. The limit bounds ACLs from other sources, and the entries
+    /// that a chmod adds.
     pub const MAX_ENTRIES: usize = MAX_ENTRIES;
 
     /// # Errors

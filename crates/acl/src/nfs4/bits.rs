@@ -2,8 +2,8 @@
 
 use super::Mask;
 
-/// The permissions that every class has whatever the mode: to read attributes, named attributes and the ACL, and
-/// SYNCHRONIZE.
+/// The permissions that every class has whatever the mode: to read attributes, named attributes and the ACL,
+/// and SYNCHRONIZE.
 pub(super) const OF_EVERYONE: Mask =
     Mask::READ_ATTRIBUTES.with(Mask::READ_NAMED_ATTRS).with(Mask::READ_ACL).with(Mask::SYNCHRONIZE);
 /// The permissions that the owner has whatever the mode.

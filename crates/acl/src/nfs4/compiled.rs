@@ -1,5 +1,5 @@
-//! An ACL prepared for fast decisions. The decision for callers that no entry names is computed in advance. For named
-//! principals, entries that cannot decide anything are dropped.
+//! An ACL prepared for fast decisions. The decision for callers that no entry names is computed in advance.
+//! For named principals, entries that cannot decide anything are dropped.
 
 use std::collections::HashMap;
 
@@ -23,8 +23,8 @@ pub struct Compiled {
     rules: Box<[Box<[Rule]>]>,
     /// The rules of `OWNER@`, `GROUP@` and `EVERYONE@`.
     special: Box<[(Who, Rule)]>,
-    /// The decisions for a caller that no entry names, if it is neither the owner nor in the owning group, if it is in
-    /// the owning group, if it is the owner, and if it is both.
+    /// The decisions for a caller that no entry names, if it is neither the owner nor in the owning group, if
+    /// it is in the owning group, if it is the owner, and if it is both.
     unnamed: [Decision; 4],
     /// For each permission, the first rule that denies it to a group or to an identity of a domain.
     denied_to_some: Box<[Rule]>,
@@ -134,10 +134,11 @@ impl Compiled {
         self.decided(rules, &[], is_owner, in_owning_group)
     }
 
-    /// The decision for a caller whose supplementary groups are unknown. Whatever they are, the permissions in
-    /// `granted` are granted, and a permission outside `denied` is not denied. The same holds for the caller's SIDs.
+    /// The decision for a caller whose supplementary groups are unknown. Whatever they are, the permissions
+    /// in `granted` are granted, and a permission outside `denied` is not denied. The same holds for the
+    /// caller's SIDs.
     ///
-    /// It is the decision of the worst case: deny entries for unknown groups apply, allow entries for them do not.
+    /// It is the decision of the worst case: for unknown groups, deny entries apply and allow entries do not.
     pub fn certain(&self, uid: u32, gid: u32, is_owner: bool, in_owning_group: bool) -> Decision {
         let named = [Key::user(uid), Key::group(gid)].into_iter().filter_map(|key| self.named.position(key));
         let rules: Vec<Rule> = named.filter_map(|at| self.rules.get(at)).flatten().copied().collect();
@@ -147,7 +148,7 @@ impl Compiled {
         self.decided(rules, &self.denied_to_some, is_owner, in_owning_group)
     }
 
-    /// The decision of `rules`, of the rules of the special principals, and of `more`, in the order of the entries.
+    /// The decision of `rules`, the rules of the special principals and `more`, in the order of the entries.
     fn decided(
         &self,
         mut rules: Vec<Rule>,

@@ -3,8 +3,8 @@
 //! The entries are read in stored order. For each permission, the first entry that applies to the caller and
 //! contains the permission decides (RFC 8881 section 6.2.1). Several entries can apply to one caller: an
 //! entry for `OWNER@` does not exclude entries for the owner's uid, for groups, or for everyone. A permission
-//! that no entry contains is not granted, but it is not *denied* either. The difference matters for the removal
-//! of a file, which the ACL of the file or that of its directory can grant (see `delete`).
+//! that no entry contains is not granted, but it is not *denied* either. The difference matters for the
+//! removal of a file, which the ACL of the file or that of its directory can grant (see `delete`).
 
 use types::{Caps, Cred, Mode};
 
@@ -45,8 +45,8 @@ pub struct Caller<'a> {
 }
 
 /// The permissions that an owner always has, even if an entry denies them, so that an owner can always repair
-/// the ACL: to read and change the ACL (ZFS: `zfs_zaccess` and `secpolicy_vnode_setdac`), and to read and set the
-/// attributes (ZFS: `secpolicy_vnode_setattr`; Linux: `setattr_prepare` lets owners set times).
+/// the ACL: to read and change the ACL (ZFS: `zfs_zaccess` and `secpolicy_vnode_setdac`), and to read and set
+/// the attributes (ZFS: `secpolicy_vnode_setattr`; Linux: `setattr_prepare` lets owners set times).
 pub const OWNER_RIGHTS: Mask =
     Mask::READ_ACL.with(Mask::WRITE_ACL).with(Mask::READ_ATTRIBUTES).with(Mask::WRITE_ATTRIBUTES);
 
@@ -221,8 +221,8 @@ pub fn may_open(granted: Mask, read: bool, write: bool, append: bool) -> bool {
 }
 
 /// Whether every caller may search a directory with this mode and ACL. With an ACL, an entry must allow the
-/// search to everyone, and no entry before it may deny the search to anybody. The result is cached for each ACL;
-/// if it is true, searches in such directories are not checked for each caller.
+/// search to everyone, and no entry before it may deny the search to anybody. The result is cached for each
+/// ACL; if it is true, searches in such directories are not checked for each caller.
 pub fn anyone_may_traverse(mode: Mode, acl: Option<&Nfs4Acl>) -> bool {
     let Some(acl) = acl else { return mode.has(0o111) };
     let mut relevant =

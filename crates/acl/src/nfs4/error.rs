@@ -12,8 +12,8 @@ pub enum AclError {
     Size,
     #[error("ACL text is not of the form type:flags:who:permissions")]
     Text,
-    /// A type other than allow, deny, audit and alarm; or audit or alarm in `system.nfs4_dacl`, which has only
-    /// allow and deny entries.
+    /// A type other than allow, deny, audit and alarm; or audit or alarm in `system.nfs4_dacl`, which has
+    /// only allow and deny entries.
     #[error("ACL entry has an unknown type, or a type that this attribute cannot hold")]
     Kind,
     #[error("ACL entry has flags that RFC 8881 does not define")]

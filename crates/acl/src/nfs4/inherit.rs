@@ -62,15 +62,15 @@ pub struct Inherited {
 }
 
 /// The permissions of a file created with `mode` and `umask` (nine bits, the others are ignored) in a
-/// directory with this ACL. Equivalent to `zfs_acl_ids_create` and `zfs_acl_inherit`, which receive a mode from which
-/// the bits of the umask are already removed. SUID, SGID and sticky bits of `mode` stay.
+/// directory with this ACL. Equivalent to `zfs_acl_ids_create` and `zfs_acl_inherit`, which receive a mode
+/// from which the bits of the umask are already removed. SUID, SGID and sticky bits of `mode` stay.
 ///
-/// Symbolic links, and files in directories without inheritable entries, get the mode and no ACL. For other files,
-/// the entries that pass are marked as inherited. Entries for the mode are put around them, unless the policy lets
-/// them replace the mode. The file's mode is then that of the resulting ACL. Under [`AclMode::GroupMask`], the
-/// entries that pass allow no more than the group bits of `mode` before the umask, as under a POSIX default ACL,
-/// unless the policy passes entries unchanged. The only flag of the list that passes is `AUTO_INHERIT` (RFC 8881
-/// section 6.4.3.2).
+/// Symbolic links, and files in directories without inheritable entries, get the mode and no ACL. For other
+/// files, the entries that pass are marked as inherited. Entries for the mode are put around them, unless the
+/// policy lets them replace the mode. The file's mode is then that of the resulting ACL. Under
+/// [`AclMode::GroupMask`], the entries that pass allow no more than the group bits of `mode` before the
+/// umask, as under a POSIX default ACL, unless the policy passes entries unchanged. The only flag of the list
+/// that passes is `AUTO_INHERIT` (RFC 8881 section 6.4.3.2).
 ///
 /// # Errors
 /// [`AclError::TooLong`] if the entries for the mode exceed the limit.
@@ -108,8 +108,8 @@ pub fn inherit(
 /// The entry of the child, or None if the entry does not pass.
 fn pass(entry: &Entry, mode: Mode, is_dir: bool, how: AclInherit) -> Option<Entry> {
     let flags = entry.flags;
-    // A directory also takes an entry that is for files only, to pass it on to its own files, unless the entry
-    // propagates one level only.
+    // A directory also takes an entry that is for files only, to pass it on to its own files, unless the
+    // entry propagates one level only.
     let passes = if is_dir {
         flags.has(EntryFlags::DIRECTORY_INHERIT)
             || flags.has(EntryFlags::FILE_INHERIT) && !flags.has(EntryFlags::NO_PROPAGATE_INHERIT)
@@ -151,8 +151,8 @@ fn replaces_mode(passing: &[Entry], file_type: FileType, policy: Policy) -> bool
     }
 }
 
-/// Whether the inherited entries stay unchanged because of `AclMode::Restricted`: a chmod of a file with an ACL fails
-/// under it, so the creation does not apply the mode to the ACL either.
+/// Whether the inherited entries stay unchanged because of `AclMode::Restricted`: a chmod of a file with an
+/// ACL fails under it, so the creation does not apply the mode to the ACL either.
 fn restricted(passing: &[Entry], policy: Policy) -> bool {
     policy.mode == AclMode::Restricted && !passing.is_empty()
 }

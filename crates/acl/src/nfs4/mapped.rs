@@ -5,8 +5,8 @@ use crate::sid_rules::SidRules;
 
 use super::{Entry, Nfs4Acl, Who};
 
-/// An ACL in which users and groups replace the SIDs that the rules map. Access checks and projections use it. It is
-/// never stored.
+/// An ACL in which users and groups replace the SIDs that the rules map. Access checks and projections use
+/// it. It is never stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapped {
     pub acl: Nfs4Acl,
@@ -23,9 +23,9 @@ impl Mapped {
 
 impl Nfs4Acl {
     /// This ACL with each entry for a mapped SID replaced by two: one for the user and one for the group with
-    /// the SID's number, because a SID can be either, and the group flag of the entry may be wrong about it. Both have
-    /// the type, the permissions and the inheritance flags of the entry, so their order has no effect. None if no entry
-    /// has a mapped SID; access checks then evaluate this ACL.
+    /// the SID's number, because a SID can be either, and the group flag of the entry may be wrong about it.
+    /// Both have the type, the permissions and the inheritance flags of the entry, so their order has no
+    /// effect. None if no entry has a mapped SID; access checks then evaluate this ACL.
     pub fn mapped(&self, rules: &SidRules) -> Option<Mapped> {
         let number = |who: Who| who.id().and_then(|id| rules.id_of(id)).and_then(Id::system);
         if rules.is_empty() || self.entries().iter().all(|entry| number(entry.who).is_none()) {
@@ -41,10 +41,10 @@ impl Nfs4Acl {
         Some(Mapped { acl: Self::of_few(self.flags(), entries), origins: origins.into() })
     }
 
-    /// The reverse of [`Self::mapped`], for a program that has read the mapped form of the ACL `before` and changed it:
-    /// this ACL with the SIDs of `before` in place of the numbers that the rules map them to. Other numbers stay, and so do
-    /// those that `before` names itself, because an entry for a SID applies to a user and a group, and an entry for a
-    /// number to only one of them.
+    /// The reverse of [`Self::mapped`], for a program that has read the mapped form of the ACL `before` and
+    /// changed it: this ACL with the SIDs of `before` in place of the numbers that the rules map them to.
+    /// Other numbers stay. Numbers that `before` names itself stay too: an entry for a number applies to a
+    /// user or to a group, and an entry for a SID would apply to both.
     #[must_use]
     pub fn with_sids_of(&self, before: &Nfs4Acl, rules: &SidRules) -> Nfs4Acl {
         let sid_of = |who: Who| {

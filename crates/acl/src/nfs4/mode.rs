@@ -14,9 +14,9 @@ use crate::evaluate::Class;
 pub enum AclMode {
     /// The ACL is removed. The mode alone decides.
     Discard,
-    /// Entries for named principals stay. If the group bits change, these entries allow no more than the new group
-    /// bits. If the new group bits lack `w`, they also lose the permissions that no mode expresses, such as to
-    /// delete the file or to change its ACL.
+    /// Entries for named principals stay. If the group bits change, these entries allow no more than the new
+    /// group bits. If the new group bits lack `w`, they also lose the permissions that no mode expresses,
+    /// such as to delete the file or to change its ACL.
     #[default]
     GroupMask,
     /// Entries for named principals stay. If the new group bits lack `r`, `w` or `x`, these entries lose the
@@ -60,11 +60,11 @@ impl Rights {
         Rights { owner, group, other }
     }
 
-    /// The entries of an ACL that grants these permissions to the classes and contains `middle`. An NFSv4 caller
-    /// also gets what later entries allow: the owner what entries for the group and everyone allow, for example. So
-    /// entries in front of `middle` deny to owner and group what their class lacks. Before these, an entry allows the
-    /// owner what a denial to the group would take away. Behind `middle`, three entries grant the classes their
-    /// permissions.
+    /// The entries of an ACL that grants these permissions to the classes and contains `middle`. An NFSv4
+    /// caller also gets what later entries allow. For example, the owner also gets what entries for the group
+    /// and for everyone allow. So entries in front of `middle` deny to owner and group what their class
+    /// lacks. Before these, an entry allows the owner what a denial to the group would take away. Behind
+    /// `middle`, three entries grant the classes their permissions.
     fn around(self, middle: &Middle) -> impl Iterator<Item = Entry> + '_ {
         let Rights { owner, group, other } = self;
         // An entry of the middle may apply to the owner, also because the owner is a member of a group. If it
@@ -88,11 +88,11 @@ impl Rights {
 #[derive(Debug, Default)]
 struct Middle {
     entries: Vec<Entry>,
-    /// Permissions that these entries may allow to the owner. Those that the mode does not give the owner must be
-    /// denied first.
+    /// Permissions that these entries may allow to the owner. Those that the mode does not give the owner
+    /// must be denied first.
     allowed_to_owner: Mask,
-    /// Permissions that these entries may deny to the owner. Those that the mode gives the owner must be allowed
-    /// first.
+    /// Permissions that these entries may deny to the owner. Those that the mode gives the owner must be
+    /// allowed first.
     denied_to_owner: Mask,
 }
 
@@ -114,11 +114,11 @@ pub fn set(mode: Mode, is_dir: bool, acl: &Nfs4Acl, kill_sgid: bool) -> (Mode, O
 /// `zfs_acl_chmod_setattr`, except that bits which were already shown are kept.
 ///
 /// The caller has seen the mode that is shown. If a bit was shown and is requested, each class keeps exactly
-/// the permissions of that bit that it had. So `chmod u+x`, which also sends the bits of group and others, does not
-/// give the owning group a bit that was shown because an entry allows it to a named user. If a bit was not shown and
-/// is requested, its class gets it. If a bit is not requested, its class loses it; if it is a group bit,
-/// named users and groups lose it too, as by the mask of a POSIX ACL. No mask is stored: the permissions that are kept
-/// and those that are added together show the requested mode.
+/// the permissions of that bit that it had. So `chmod u+x`, which also sends the bits of group and others,
+/// does not give the owning group a bit that was shown because an entry allows it to a named user. If a bit
+/// was not shown and is requested, its class gets it. If a bit is not requested, its class loses it; if it is
+/// a group bit, named users and groups lose it too, as by the mask of a POSIX ACL. No mask is stored: the
+/// permissions that are kept and those that are added together show the requested mode.
 ///
 /// Entries for named principals stay as the policy says, between the entries for owner, group and everyone.
 /// The latter are replaced by those of the new mode. On a directory, inheritable entries stay for
@@ -175,10 +175,11 @@ pub fn chmod(
 ///   owning group, unless the mode grants it to the group.
 /// - If it denied the permission to the owner, an entry in front of all others denies it to `OWNER@`.
 ///
-/// If an entry denies permissions to the owning group by its gid, it loses those that the mode grants to the group.
+/// If an entry denies permissions to the owning group by its gid, it loses those that the mode grants to the
+/// group.
 fn keep(acl: &Nfs4Acl, rights: Rights, (uid, gid): (u32, u32), is_dir: bool, trim: Mask) -> Middle {
     let mut middle = Middle::default();
-    // The permissions that the entries so far have decided for everyone, and those that they have denied to everyone.
+    // The permissions that the entries so far have decided for everyone, and those denied to everyone.
     let (mut decided, mut denied) = (Mask::NONE, Mask::NONE);
     let (mut to_owner, mut to_group) = (Mask::NONE, Mask::NONE);
     let mut group_is_denied = rights.other.without(rights.group);
@@ -244,8 +245,8 @@ fn keep(acl: &Nfs4Acl, rights: Rights, (uid, gid): (u32, u32), is_dir: bool, tri
     middle
 }
 
-/// Puts the entries of a mode in front of and behind `entries`. Effective entries in `entries` allow no more than
-/// `trim`.
+/// Puts the entries of a mode in front of and behind `entries`. Effective entries in `entries` allow no more
+/// than `trim`.
 pub(super) fn around(
     flags: AclFlags,
     mut entries: Vec<Entry>,
@@ -281,10 +282,10 @@ impl Nfs4Acl {
         class(Who::Owner) << 6 | class(Who::Group) << 3 | class(Who::Everyone)
     }
 
-    /// Whether the ACL says no more than its mode, so that it is never stored: it names nobody, has no flags,
-    /// is not inheritable, and grants owner, group and others exactly what the mode grants. It also denies DELETE
-    /// to nobody, because such a denial has priority over what the directory grants. Denials of other permissions
-    /// make no difference.
+    /// Whether the ACL says no more than its mode, so that it is never stored: it names no user or group, has
+    /// no flags, is not inheritable, and grants owner, group and others exactly what the mode grants. It must
+    /// not deny DELETE either, because such a denial has priority over what the directory grants. Denials of
+    /// other permissions make no difference.
     ///
     /// Decisions are compared, not entries, because tools write the same permissions in many ways.
     pub fn is_trivial(&self, is_dir: bool) -> bool {
@@ -371,8 +372,8 @@ mod tests {
         assert!(acl(&trivial).is_trivial(false));
         // DELETE_CHILD comes with `w` on a directory.
         assert!(!acl(&trivial).is_trivial(true));
-        // Entries that come too late to decide anything make no difference, nor does the lack of permissions that an
-        // owner always has.
+        // Entries that come too late to decide anything make no difference, nor does the lack of permissions
+        // that an owner always has.
         assert!(acl(&format!("{trivial},D::EVERYONE@:r")).is_trivial(false));
         assert!(acl(&trivial.replacen("tTnNcCoy", "nNoy", 1)).is_trivial(false));
     }

@@ -11,15 +11,16 @@
 //! several groups decides, in a POSIX ACL *any* of them can grant. So the projection of a permission is exact
 //! in these cases:
 //!
-//! - For the owner and for a named user: find the entry that decides if the caller is in no group. If all group
-//!   entries in front of it say the same, groups make no difference. A user for which the result is always the
-//!   same as for everyone need not be named.
+//! - For the owner and for a named user: find the entry that decides if the caller is in no group. If all
+//!   group entries in front of it say the same, groups make no difference. A user for which the result is
+//!   always the same as for everyone need not be named.
 //! - For anyone else, if everyone is denied at the end: if no group is allowed after another group was
 //!   denied.
-//! - For anyone else, if everyone is allowed at the end: if each allowed group comes before all denied groups, or
-//!   after all of them, and if the owning group is denied or is allowed before all denied groups. A group that is
-//!   allowed after the denied ones is not named. The owning group always has an entry in a POSIX ACL; if that entry
-//!   allowed search only because everyone is allowed, it would let members pass a denial of another group.
+//! - For anyone else, if everyone is allowed at the end: if each allowed group comes before all denied
+//!   groups, or after all of them, and if the owning group is denied or is allowed before all denied groups.
+//!   A group that is allowed after the denied ones is not named. The owning group always has an entry in a
+//!   POSIX ACL; if that entry allowed search only because everyone is allowed, it would let members pass a
+//!   denial of another group.
 //!
 //! Identities of domains count as groups that the POSIX ACL cannot name. If there is no exact projection,
 //! this one grants more and says so. `tests/projection.rs` compares it with a search of all POSIX ACLs.
@@ -39,8 +40,8 @@ pub struct Projection {
     /// allow to other groups and to named users, like the mask of a POSIX ACL. The bits of others are what
     /// `EVERYONE@` is granted at the end of the list.
     ///
-    /// If the group bits are all clear, the kernel ignores the POSIX ACL and uses the mode. But then no entry of the
-    /// NFSv4 ACL allows anything to a group or user, so the mode does not grant too little.
+    /// If the group bits are all clear, the kernel ignores the POSIX ACL and uses the mode. But then no entry
+    /// of the NFSv4 ACL allows anything to a group or user, so the mode does not grant too little.
     pub rwx: u32,
     /// `None` if the mode with these bits grants the same.
     pub acl: Option<PosixAcl>,
@@ -64,7 +65,8 @@ pub fn project(acl: &Nfs4Acl, uid: u32, gid: u32, is_dir: bool) -> Projection {
     Projector::new(acl, uid, gid, is_dir).project()
 }
 
-/// The permissions that an ACL gives to the three classes of a mode. The masks contain only permissions of [`BITS`].
+/// The permissions that an ACL gives to the three classes of a mode. The masks contain only permissions of
+/// [`BITS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Classes {
     /// The permissions that the owner may be granted, depending on its groups.
@@ -121,6 +123,7 @@ struct List {
 }
 
 impl List {
+    /// The entry that decides if no group entry applies.
     fn end(&self) -> EntryEffect {
         self.everyone.unwrap_or(EntryEffect::NOTHING)
     }
@@ -205,8 +208,8 @@ impl Projector {
         for (at, entry) in acl.entries().iter().enumerate().filter(|(_, entry)| entry.is_effective()) {
             projector.take(at, entry, owner);
         }
-        // Until here, the mask of a group held the permissions that its entries decide. From here on it holds the
-        // permissions that a caller in only this group is granted.
+        // Until here, the mask of a group held the permissions that its entries decide. From here on it holds
+        // the permissions that a caller in only this group is granted.
         for mask in projector.groups.values_mut() {
             *mask = granted(&projector.lists, |list| list.end().allow);
         }
@@ -300,8 +303,8 @@ impl Projector {
         let plan = self.plan(few);
         let mut is_exact = plan.is_exact && self.lists[X].is_constant(self.owner[X]);
         let mut users = BTreeMap::new();
-        // Permissions of users and groups that the projection does not name. All entries for groups and others
-        // get them, because any of these entries may apply to such a caller.
+        // Permissions of users and groups that the projection does not name. All entries for groups and
+        // others get them, because any of these entries may apply to such a caller.
         let mut extra = Mask::NONE;
         for (uid, mentions) in &self.users {
             let list = &self.lists[X];
@@ -381,7 +384,7 @@ impl Projector {
             return None;
         }
         let acl = if acl.equiv_mode() == (rwx, true) { None } else { Some(acl) };
-        let search_is_exact = if rwx & 0o070 == 0 { self.is_exact_aside() } else { search_is_exact };
+        let search_is_exact = if rwx & 0o070 == 0 { self.mode_is_exact() } else { search_is_exact };
         Some(Projection { rwx, acl, search_is_exact })
     }
 
@@ -402,9 +405,10 @@ impl Projector {
         Classes { owner, group, other, rwx }
     }
 
-    /// Whether the mode alone grants search exactly as the ACL does, if the group bits are clear. In that case no
-    /// entry allows search to anybody except the owner and everyone.
-    fn is_exact_aside(&self) -> bool {
+    /// Whether the mode alone grants search to exactly the callers to which the ACL grants it, if the group
+    /// bits are clear. If they are clear, no entry allows search to a group, or to a named user other than
+    /// the owner.
+    fn mode_is_exact(&self) -> bool {
         let list = &self.lists[X];
         let own = Group::Gid(self.own_group);
         let is_denied = list.groups.iter().any(|(group, effect)| *group != own && !effect.allow)
@@ -454,9 +458,9 @@ fn granted(lists: &[List; BITS.len()], mut is_granted: impl FnMut(&List) -> bool
 }
 
 /// Widens group entries until, of any two, one includes the other. In a POSIX ACL, one group entry must grant
-/// everything that is requested at once, while several entries of an NFSv4 ACL may grant it together. If one of two
-/// entries includes the other, it grants what both grant together. If two entries do not compare, all entries get the
-/// union of r and w, so that they differ only in x.
+/// everything that is requested at once, while several entries of an NFSv4 ACL may grant it together. If one
+/// of two entries includes the other, it grants what both grant together. If two entries do not compare, all
+/// entries get the union of r and w, so that they differ only in x.
 fn widen_to_chain(groups: &mut BTreeMap<u32, Perm>) {
     let comparable = |a: Perm, b: Perm| a.has(b) || b.has(a);
     if groups.values().all(|a| groups.values().all(|b| comparable(*a, *b))) {

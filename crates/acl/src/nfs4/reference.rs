@@ -1,10 +1,10 @@
 //! POSIX ACLs that programs set on a volume with NFSv4 ACLs.
 //!
 //! Programs copy permissions as POSIX ACLs (`cp -p`, `rsync -A`, `tar --acls`). For a file with an NFSv4 ACL,
-//! they read its projection. A copy must not get the permissions of the projection, which may be more than those of
-//! the ACL. Therefore the projection names the file that it was read from ([`refer`]), by entries without
-//! permissions for groups whose numbers systems do not use. When a program sets such an ACL, the copy gets the NFSv4
-//! ACL of that file.
+//! they read its projection. A copy must not get the permissions of the projection, which may be more than
+//! those of the ACL. Therefore the projection that programs read also refers to its file ([`refer`]): it has
+//! entries for groups, without permissions, whose gids encode the file. No system uses these gids. When a
+//! program sets such an ACL, the copy gets the NFSv4 ACL of that file.
 //!
 //! An ACL without a reference comes from elsewhere and is converted by its own entries ([`from_posix`]).
 //!
@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `0x8000_0000` + 28 bits | the low bits of the inode number |
 //! | `0x9000_0000` + 28 bits | the high bits, if there are any |
-//! | `0xa000_0000` + 28 bits, `0xb000_0000` + 28 bits | a hash of volume, inode, NFSv4 ACL and the other entries |
+//! | `0xa000_0000` and `0xb000_0000`, + 28 bits | a hash of volume, inode, NFSv4 ACL and the other entries |
 //!
 //! Two simpler designs do not work. A request does not tell whether the kernel or a program reads the ACL,
 //! so the two cannot get different ones. If setting such an ACL failed, `rsync` and `tar` would set the
@@ -65,8 +65,9 @@ impl Reference {
     }
 }
 
-/// The hash of a reference. It ignores the `w` of others on directories that comes with `x` ([`super::project`]),
-/// because rsync sets the permissions of others from the mode, which does not have that `w`.
+/// The hash of a reference. It ignores the `w` of others on directories that comes with `x`
+/// ([`super::project`]), because rsync sets the permissions of others from the mode, which does not have that
+/// `w`.
 fn hash(volume: &str, ino: Ino, access_acl: AclId, posix: &PosixAcl, is_dir: bool) -> u64 {
     let entries = posix.entries().map(|entry| match entry.tag {
         Tag::Other if is_dir && entry.perm.has(Perm::EXECUTE) => {
@@ -96,8 +97,8 @@ pub fn refer(shown: &PosixAcl, volume: &str, (ino, is_dir): (Ino, bool), access_
     let Ok(masked) = masked else { return shown.clone() };
     let hash = hash(volume, ino, access_acl, &masked, is_dir);
     let parts = [(0, low), (1, high), (2, hash & LOW), (3, hash >> BITS)];
-    // The high part is left out if it is 0. If the number does not fit in both parts, the ACL gets no complete
-    // reference, so it is unclear.
+    // The high part is left out if it is 0. If the number does not fit in both parts, the ACL gets no
+    // complete reference, so it is unclear.
     let parts = parts.into_iter().filter(|(index, part)| match index {
         1 => (1..=LOW).contains(part),
         2 => high <= LOW,

@@ -38,8 +38,8 @@ impl Nfs4Acl {
         self.to_string()
     }
 
-    /// Parses the output of [`Self::to_storage`], and no other form: limenfs never writes another form, and the
-    /// hash of another form is not the id under which the ACL is stored.
+    /// Parses the output of [`Self::to_storage`], and no other form: limenfs never writes another form, and
+    /// the hash of another form is not the id under which the ACL is stored.
     pub fn from_storage(text: &str) -> Result<Self, AclError> {
         let acl = Self::from_text(text)?;
         if acl.to_storage() == text { Ok(acl) } else { Err(AclError::Text) }
@@ -51,8 +51,8 @@ impl Nfs4Acl {
 pub struct AclText<'a> {
     flags: AclFlags,
     entries: &'a [Entry],
-    /// Identities of these domains are shown as SIDs, e.g. `A::S-1-5-21-1-2-3-1105:r`, and others in the stored form
-    /// (`1-1105`).
+    /// Identities of these domains are shown as SIDs, e.g. `A::S-1-5-21-1-2-3-1105:r`, and others in the
+    /// stored form (`1-1105`).
     domains: Option<&'a DomainTable>,
 }
 

@@ -5,8 +5,9 @@
 //! search, and nothing else. Decisions add that permission, and the kernel sees the projection of the ACL
 //! with these entries.
 //!
-//! The privilege is an entry of the ACL that the kernel sees, so the kernel applies it by itself, also when it walks
-//! along cached names. Otherwise, the kernel could not be allowed to cache the attributes of directories.
+//! The privilege is an entry of the ACL that the kernel sees, so the kernel applies it by itself, also when
+//! it walks along cached names. Otherwise, the kernel could not be allowed to cache the attributes of
+//! directories.
 
 use types::{Cred, Mode};
 
@@ -22,8 +23,8 @@ pub struct Traversers {
 }
 
 impl Traversers {
-    /// The maximum number of users and groups together. Each takes an entry of the POSIX ACL that the kernel sees
-    /// for every directory that not everybody may search.
+    /// The maximum number of users and groups together. Each takes an entry of the POSIX ACL that the kernel
+    /// sees for every directory that not everybody may search.
     pub const MAX: usize = 64;
 
     /// `None` for more than [`Self::MAX`], and for the id -1, which is not valid.
@@ -69,8 +70,8 @@ impl Traversers {
 /// Like [`project`], for a file with or without an ACL, if `traversers` may search every directory. `None` if
 /// the mode alone grants the same.
 ///
-/// A directory that everybody may search is shown as if there were no traversers. In a directory without an ACL, `w`
-/// is not added to `x`, so removal needs the `w` of the mode.
+/// A directory that everybody may search is shown as if there were no traversers. In a directory without an
+/// ACL, `w` is not added to `x`, so removal needs the `w` of the mode.
 pub fn project_for(
     acl: Option<&Nfs4Acl>,
     mode: Mode,
@@ -88,8 +89,8 @@ pub fn project_for(
 }
 
 /// The mode that a chmod should set. The requested mode may contain bits that were shown only because of
-/// traversers: `shown` has these bits, `own` does not. If the requested bits of a class are those that were shown, the
-/// class keeps only its own bits.
+/// traversers: `shown` has these bits, `own` does not. If the requested bits of a class are those that were
+/// shown, the class keeps only its own bits.
 pub fn without_traverser_bits(asked: Mode, shown: u32, own: u32) -> Mode {
     [0o700, 0o070, 0o007].into_iter().fold(asked, |mode, class| {
         let is_as_shown = asked.rwx() & class == shown & class;
@@ -144,8 +145,8 @@ mod tests {
         assert_eq!(project_for(None, Mode::new(0o700), (1, 10), true, &nobody), None);
     }
 
-    /// Checks each mode with callers that differ in everything relevant: the kernel grants search if the mode or
-    /// the privilege grants it, and grants everything else that the mode grants.
+    /// Checks each mode with callers that differ in everything relevant: the kernel grants search if the mode
+    /// or the privilege grants it, and grants everything else that the mode grants.
     #[test]
     fn projected_modes_are_exact_or_marked_inexact() {
         let traversers = traversers();

@@ -5,7 +5,7 @@
 //! | attribute | XDR | holds |
 //! |---|---|---|
 //! | `system.nfs4_acl` | `nfsace4<>` (RFC 7530) | every entry |
-//! | `system.nfs4_dacl` | `aclflag4`, `nfsace4<>` (RFC 8881 section 6.2.2) | flags of the list; entries that allow and deny |
+//! | `system.nfs4_dacl` | `aclflag4`, `nfsace4<>` (RFC 8881, 6.2.2) | list flags; allow and deny entries |
 //!
 //! All numbers are 32 bits, big endian. An entry has a type, flags, permissions and a principal. The
 //! principal is a length in bytes and a string padded with zeros to a multiple of four.
@@ -51,9 +51,10 @@ impl Nfs4Acl {
     /// principals, for which servers and clients differ. The content of the padding is ignored.
     ///
     /// # Errors
-    /// In this order: [`AclError::TooLong`] for more than 64 KiB, [`AclError::Size`] or [`AclError::Flags`] for the
-    /// words before the entries, [`AclError::TooLong`] for too many entries, [`AclError::Size`] if the value is too
-    /// short for them, the errors of the entries in stored order, [`AclError::Size`] for bytes after the last entry.
+    /// In this order: [`AclError::TooLong`] for more than 64 KiB, [`AclError::Size`] or [`AclError::Flags`]
+    /// for the words before the entries, [`AclError::TooLong`] for too many entries, [`AclError::Size`] if
+    /// the value is too short for them, the errors of the entries in stored order, [`AclError::Size`] for
+    /// bytes after the last entry.
     pub fn from_xattr(value: &[u8], scope: Scope, principals: &dyn Principals) -> Result<Self, AclError> {
         if value.len() > XATTR_BYTES_MAX {
             return Err(AclError::TooLong);

@@ -29,14 +29,14 @@ pub(super) struct Named {
 }
 
 impl PosixAcl {
-    /// The number of entries that fits in one page of 4096 bytes, because `fuse_get_acl` and `fuse_set_acl` use a
-    /// buffer of one page. It also holds on machines with larger pages, because other clients could not read their
-    /// longer ACLs.
+    /// The number of entries that fits in one page of 4096 bytes, because `fuse_get_acl` and `fuse_set_acl`
+    /// use a buffer of one page. It also holds on machines with larger pages, because other clients could not
+    /// read their longer ACLs.
     pub const MAX_ENTRIES: usize = MAX_ENTRIES;
 
-    /// Validates and sorts entries given in any order. Equivalent to `posix_acl_valid`, with one stricter rule: two
-    /// entries for one user or group are [`AclError::Duplicate`], because such an ACL has no canonical form. The
-    /// kernel accepts them, although `acl(5)` forbids them and libacl rejects them.
+    /// Validates and sorts entries given in any order. Equivalent to `posix_acl_valid`, with one stricter
+    /// rule: two entries for one user or group are [`AclError::Duplicate`], because such an ACL has no
+    /// canonical form. The kernel accepts them, although `acl(5)` forbids them and libacl rejects them.
     pub fn from_entries(entries: impl IntoIterator<Item = Entry>) -> Result<Self, AclError> {
         let (mut user_obj, mut group_obj, mut mask, mut other) = (None, None, None, None);
         let (mut users, mut groups) = (Vec::new(), Vec::new());

@@ -29,8 +29,8 @@ pub struct FileAttrs<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Decision(pub(crate) u8);
 
-/// Checks that the caller has every permission of `want` at once: mode and ACL grant them all (`granted`), or a
-/// capability does. Equivalent to `generic_permission`. Sticky directories are checked by
+/// Checks that the caller has every permission of `want` at once: mode and ACL grant them all (`granted`), or
+/// a capability does. Equivalent to `generic_permission`. Sticky directories are checked by
 /// [`sticky`](crate::evaluate::sticky).
 ///
 /// - `CAP_DAC_READ_SEARCH` grants reading of any file, and reading and search of any directory.
@@ -74,8 +74,8 @@ pub fn decide(cred: &Cred, file: &FileAttrs<'_>) -> Decision {
 /// The class of the mode that decides for a caller; `None` if the ACL decides.
 ///
 /// The mode decides for the owner, whatever the ACL says. If the group bits of the mode are all clear, Linux
-/// ignores the ACL, because these bits are its mask, so it would grant nothing to a named principal. But then the
-/// bits of others decide for named principals, and may grant what the ACL would not.
+/// ignores the ACL, because these bits are its mask, so it would grant nothing to a named principal. But then
+/// the bits of others decide for named principals, and may grant what the ACL would not.
 pub(crate) fn class(
     is_owner: bool,
     in_owning_group: impl FnOnce() -> bool,
@@ -89,8 +89,9 @@ pub(crate) fn class(
     }
 }
 
-/// Whether the caller's user and primary group are enough to show that mode and ACL grant every permission of `want`.
-/// If this is false, the permissions may still be granted, depending on the caller's supplementary groups.
+/// Whether the caller's user and primary group are enough to show that mode and ACL grant every permission of
+/// `want`. If this is false, the permissions may still be granted, depending on the caller's supplementary
+/// groups.
 pub fn is_certain(uid: u32, gid: u32, want: Perm, file: (u32, u32, Mode), has_acl: bool) -> bool {
     let (owner, owning_group, mode) = file;
     let grants = |class: Class| Perm::new(class.rwx(mode)).has(want);
@@ -103,8 +104,8 @@ pub fn is_certain(uid: u32, gid: u32, want: Perm, file: (u32, u32, Mode), has_ac
 }
 
 impl PosixAcl {
-    /// The permissions that the ACL grants to a caller. The caller must not be the owner of the file, and the mode
-    /// must have group bits; [`decide`] checks both. Equivalent to `posix_acl_permission`.
+    /// The permissions that the ACL grants to a caller. The caller must not be the owner of the file, and the
+    /// mode must have group bits; [`decide`] checks both. Equivalent to `posix_acl_permission`.
     pub fn decide(&self, cred: &Cred, in_owning_group: bool) -> Decision {
         let mask = self.mask.unwrap_or(Perm::ALL);
         if let Some(perm) = self.of_user(cred.uid) {
@@ -204,8 +205,8 @@ fn common<'a>(mut named: &'a [Named], mut groups: &'a [u32]) -> impl Iterator<It
     })
 }
 
-/// The rest of a sorted list after its first items for which `behind` is true. The number of steps is logarithmic in
-/// the number of these items.
+/// The rest of a sorted list after its first items for which `behind` is true. The number of steps is
+/// logarithmic in the number of these items.
 fn gallop_past<T>(list: &[T], behind: impl Fn(&T) -> bool) -> &[T] {
     let mut end = 1;
     while end < list.len() && behind(&list[end]) {

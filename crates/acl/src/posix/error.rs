@@ -19,7 +19,7 @@ pub enum AclError {
     Tag,
     #[error("ACL entry has permissions other than rwx")]
     Perm,
-    #[error("ACL entry has the invalid id -1")]
+    #[error("ACL entry has an id above 4294967294, the highest id")]
     Id,
     /// Only for an xattr. In a text, entries can be in any order.
     #[error("ACL entries are out of order")]

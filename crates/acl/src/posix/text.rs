@@ -1,10 +1,10 @@
-//! POSIX ACLs as text, as in `acl(5)`. Users and groups are numeric ids, because an id can have different names on
-//! different machines.
+//! POSIX ACLs as text, as in `acl(5)`. Users and groups are numeric ids, because an id can have different
+//! names on different machines.
 //!
 //! There are three forms: *long* (`user:1000:r-x`, one entry in each line, as `getfacl -n` prints), *short*
-//! (`u:1000:r-x`, separated by commas), and *stored*, which is the short form in canonical order. ACLs are stored
-//! as text, so that an administrator can read them in the database. The id of an ACL is a hash of the stored
-//! form.
+//! (`u:1000:r-x`, separated by commas), and *stored*, which is the short form in canonical order. ACLs are
+//! stored as text, so that an administrator can read them in the database. The id of an ACL is a hash of the
+//! stored form.
 
 use std::fmt;
 
@@ -27,8 +27,8 @@ impl PosixAcl {
         self.entries().map(|entry| format!("{entry}\n")).collect()
     }
 
-    /// The stored form, e.g. `u::rwx,u:1000:r-x,g::r-x,m::rwx,o::---`. It is ASCII, and equal ACLs have the same
-    /// text.
+    /// The stored form, e.g. `u::rwx,u:1000:r-x,g::r-x,m::rwx,o::---`. It is ASCII, and equal ACLs have the
+    /// same text.
     pub fn to_storage(&self) -> String {
         self.to_string()
     }
@@ -36,8 +36,8 @@ impl PosixAcl {
     /// Parses the output of [`Self::to_storage`].
     ///
     /// # Errors
-    /// Every other text, even of a valid ACL, is an error: limenfs did not write it, and its hash is not the id
-    /// of the ACL.
+    /// Every other text, even of a valid ACL, is an error: limenfs did not write it, and its hash is not the
+    /// id of the ACL.
     pub fn from_storage(text: &str) -> Result<Self, AclError> {
         let acl = Self::from_text(text)?;
         if acl.to_storage() == text { Ok(acl) } else { Err(AclError::Text) }

@@ -4,8 +4,8 @@ use types::Mode;
 
 use super::{Perm, PosixAcl, Tag};
 
-/// Whether every caller may search a directory with this mode and ACL. If so, callers need not be checked one by
-/// one.
+/// Whether every caller may search a directory with this mode and ACL. If so, callers need not be checked one
+/// by one.
 pub fn anyone_may_traverse(mode: Mode, acl: Option<&PosixAcl>) -> bool {
     // With clear group bits the kernel ignores the ACL, and the mode denies search to the owning group.
     if !mode.has(0o101) || mode.rwx() & 0o070 == 0 {

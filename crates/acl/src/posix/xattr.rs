@@ -1,6 +1,6 @@
-//! POSIX ACLs as values of extended attributes, as in Linux's `posix_acl_xattr.h`: a header of 4 bytes with the
-//! version, which is 2 (`struct posix_acl_xattr_header`), then 8 bytes for each entry: 2 for the tag, 2 for the
-//! permissions, 4 for the id (`struct posix_acl_xattr_entry`). All numbers are little endian.
+//! POSIX ACLs as values of extended attributes, as in Linux's `posix_acl_xattr.h`: a header of 4 bytes with
+//! the version, which is 2 (`struct posix_acl_xattr_header`), then 8 bytes for each entry: 2 for the tag, 2
+//! for the permissions, 4 for the id (`struct posix_acl_xattr_entry`). All numbers are little endian.
 
 use super::{AclError, Entry, Perm, PosixAcl, Tag};
 
@@ -8,7 +8,7 @@ const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
 
-// The values ascend in canonical order. `from_xattr` depends on that: it checks the order by comparing values.
+// The values ascend in canonical order. `from_xattr` depends on that: it compares values to check the order.
 const USER_OBJ: u16 = 0x01;
 const USER: u16 = 0x02;
 const GROUP_OBJ: u16 = 0x04;
@@ -23,8 +23,9 @@ impl PosixAcl {
     /// Parses the value of `system.posix_acl_access` or `system.posix_acl_default`. An empty value and a
     /// header without entries mean "no ACL"; setting them removes the existing ACL (`do_set_acl`).
     ///
-    /// Equivalent to `posix_acl_from_xattr` and `posix_acl_valid`: tags must be in canonical order. Entries with the
-    /// same tag may be in any order; they are sorted by id. The id field of a tag without an id is ignored.
+    /// Equivalent to `posix_acl_from_xattr` and `posix_acl_valid`: tags must be in canonical order. Entries
+    /// with the same tag may be in any order; they are sorted by id. The id field of a tag without an id is
+    /// ignored.
     ///
     /// # Errors
     /// In this order: `Size` if the header is incomplete, `Version`, `Size` if the last entry is incomplete,
