@@ -8,11 +8,11 @@ use crate::load::CheckedDump;
 use crate::records;
 use crate::stream::Reader;
 
-/// Compares all records of a volume, in the order of a dump, with the lines of the dump `checked`. `progress` is called
-/// with the number of inodes that are equal.
+/// Compares all records of a volume, in the order of a dump, with the lines of `dump`, which is the dump
+/// `checked`. `progress` is called with the number of inodes that are equal.
 ///
 /// # Errors
-/// [`DumpError::Differs`] names the first difference; those of reading the dump and the volume.
+/// [`DumpError::Differs`], which names the first difference; those of reading the dump and the volume.
 pub fn compare(
     checked: &CheckedDump,
     dump: &mut Reader,
@@ -61,8 +61,8 @@ fn next_compared(dump: &mut Reader) -> Result<Option<Line>, DumpError> {
     Ok(None)
 }
 
-/// Whether the line must be the same on both sides. A load sets `store_marker` itself, and a dump has no local
-/// settings.
+/// Whether the line must be the same on both sides. A load sets `store_marker` itself, and a dump has no
+/// local settings.
 fn is_compared(line: &Line) -> bool {
     !matches!(line, Line::Setting { name, .. } if name == "store_marker" || records::is_local(name))
 }

@@ -14,10 +14,10 @@ use crate::line::{InodeLine, Line, MAX_SHARES, QuotaLine};
 /// Rows in a page of a scan.
 const PAGE: usize = 1024;
 
-/// The counts. How many there are depends on the number of shared slices and quotas, not on the number of files.
+/// The counts. They take memory for each shared slice and each quota, not for each file.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// The slices that were ever shared.
+    /// The slices that were ever shared, with the number of their rows.
     pub(crate) shared: BTreeMap<SliceId, u64>,
     /// The quotas. A directory quota does not yet include those inside it.
     quotas: BTreeMap<QuotaKey, Quota>,
@@ -83,7 +83,7 @@ impl Counts {
     }
 
     fn add_inode(&mut self, line: &InodeLine) {
-        // A line that cannot be stored ends the load.
+        // An invalid inode is not counted: a load rejects its line.
         let Ok(inode) = line.inode() else { return };
         let mut add = |key: QuotaKey| {
             let quota = self.quotas.entry(key).or_default();

@@ -1,5 +1,5 @@
-//! The lines of a dump: one record each, as JSON. A new kind of record is a variant of [`Line`], an arm where it is
-//! made (`records.rs`), and an arm of [`Line::effects`].
+//! The lines of a dump: one record each, as JSON. A new kind of record is a variant of [`Line`], an arm where
+//! it is made (`records.rs`), and an arm of [`Line::effects`].
 
 use std::sync::Arc;
 
@@ -56,8 +56,8 @@ pub enum Line {
         ino: u64,
         kind: TypeName,
     },
-    /// A slice that more than one row refers to: the number of rows beyond the first. Many rows are several lines, which
-    /// add up.
+    /// A slice that more than one row refers to: the number of rows beyond the first. Many rows are several
+    /// lines, which add up.
     Shared {
         slice: u64,
         rows: u64,
@@ -221,7 +221,8 @@ fn quota_id(id: u64) -> Result<QuotaId, String> {
     if id <= i64::MAX as u64 >> 1 { Ok(QuotaId(id)) } else { Err(format!("the number {id} is too large")) }
 }
 
-/// The `len` bytes from `pos` on in a chunk. They are `data`, or come from `slice`, or are zeros if neither is given.
+/// The `len` bytes from `pos` on in a chunk. They are `data`, or come from `slice`, or are zeros if neither
+/// is given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RowLine {
@@ -254,7 +255,8 @@ pub enum TypeName {
     Socket,
 }
 
-/// Bytes, written as text if they are UTF-8 and do not begin with [`BASE64`], else as [`BASE64`] and their base64.
+/// Bytes, written as text if they are UTF-8 and do not begin with [`BASE64`], else as [`BASE64`] and their
+/// base64.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub Arc<[u8]>);
 
@@ -322,7 +324,8 @@ impl From<&Inode> for InodeLine {
             gid: inode.gid,
             rdev: inode.rdev,
             nlink: inode.nlink,
-            // No session of the volume that is loaded holds a directory.
+            // The size field of a directory may name the session that holds it. In the loaded volume there is
+            // no such session.
             size: inode.shown_size(),
             atime: inode.atime.nanos(),
             mtime: inode.mtime.nanos(),
@@ -407,8 +410,8 @@ impl InodeLine {
 }
 
 impl Line {
-    /// The effects that store the record. Settings and counters have none here: they are stored last, together,
-    /// and so make the volume.
+    /// The effects that store the record. Settings and counters have none here: they are stored last,
+    /// together, and so make the volume.
     ///
     /// # Errors
     /// The record is invalid; the text says how.
@@ -465,14 +468,15 @@ impl Line {
     }
 }
 
-/// The most bytes of the value of an extended attribute (`XATTR_SIZE_MAX`, limits.h), and of data in a row; of the target of
-/// a symlink (`PATH_MAX` without the last byte); of an ACL in its storage form.
+/// The most bytes of the value of an extended attribute (`XATTR_SIZE_MAX`, limits.h), and of data in a row.
 const MAX_VALUE_BYTES: usize = 64 << 10;
+/// The most bytes of the target of a symlink: `PATH_MAX` without the last byte.
 const MAX_TARGET_BYTES: usize = 4095;
+/// The most bytes of an ACL in its storage form.
 const MAX_ACL_BYTES: usize = 1 << 20;
 
 /// # Errors
-/// `bytes` are more than `most`.
+/// `bytes` is longer than `most`.
 fn short(bytes: &[u8], most: usize, what: &str) -> Result<(), String> {
     if bytes.len() <= most { Ok(()) } else { Err(format!("{what} is longer than {most} bytes")) }
 }
@@ -480,7 +484,8 @@ fn short(bytes: &[u8], most: usize, what: &str) -> Result<(), String> {
 /// The most rows of a line. It is small because one transaction of a load has all effects of a line.
 pub(crate) const MAX_ROWS: usize = 16;
 
-/// The most rows of a [`Line::Shared`]. A load by an older version has as many effects in one transaction.
+/// The most rows of a [`Line::Shared`]. It is small because an older version loads such a line as one
+/// transaction with an effect for each row.
 pub(crate) const MAX_SHARES: u32 = 16;
 
 /// The counter with this name.

@@ -1,32 +1,33 @@
-//! The records of one moment, from an engine that cannot show a moment for as long as a dump takes, while mounts change
-//! the volume.
+//! The records of one moment, from an engine that cannot show a moment for as long as a dump takes, while
+//! mounts change the volume.
 //!
 //! 1. All records are read into a file. Meanwhile, the stream of changes names the records that change.
-//! 2. These are read again, and so are those that change during that, until few are left.
+//! 2. These records are read again, and so are the records that change meanwhile, until few are left.
 //! 3. If the engine shows a moment for a short time ([`Engine::open_snapshot`]), the present moment is that
 //!    of the dump. The stream names the records that have changed up to that moment, and these are read as of
 //!    that moment.
 //!
 //! Other engines continue with these steps instead:
 //!
-//! 3. The few are read with one request, so they are of one moment. Then the stream is read once more. If it names only
-//!    records of that request, this is the moment of the dump: every other record has not changed between its last read
-//!    and that moment.
+//! 3. The few that are left are read with one request, so they are of one moment. Then the stream is read
+//!    once more. If it names only records of that request, this is the moment of the dump: every other record
+//!    has not changed between its last read and that moment.
 //! 4. If it names another record, steps 2 and 3 are repeated with the records that it names.
 //!
-//! To read the stream costs as much as a request. So this ends soon, unless the volume is never quiet for the time of
-//! two requests. A record that changes all the time does not matter, because the request of step 3 reads it.
+//! To read the stream costs as much as a request. So these steps end soon, unless other records change during
+//! every two requests. A record that changes all the time does not matter, because the request of step 3
+//! reads it.
 //!
-//! That request also reads the rows of large files, one key for each chunk up to the end of the file, for as many chunks
-//! as one request may read. Only a file with more chunks than that takes several requests, so it must be quiet for their
-//! time.
+//! That request also reads the rows of large files, one key for each chunk up to the end of the file, for as
+//! many chunks as one request may read. Only a file with more chunks than that takes several requests, so it
+//! must be quiet for their time.
 //!
-//! The stream does not name a new inode, but it names the directory entry of the inode. The rows that share a slice are
-//! counted in the result. All such slices are known: a slice that is shared at that moment was shared before the dump
-//! began, or a file with one of its rows has changed since.
+//! The stream does not name a new inode, but it names the directory entry of the inode. The rows that share a
+//! slice are counted in the result. All such slices are known: a slice that is shared at that moment was
+//! shared before the dump began, or a file with one of its rows has changed since.
 //!
-//! The inodes of quotas are counted in the result too. Each change of a rule changes a setting, which is read with the
-//! few records of step 3: if it has changed since the rules were read, they are read again.
+//! The inodes of quotas are counted in the result too. Each change of a rule changes a setting, which is read
+//! with the few records of step 3: if it has changed since the rules were read, they are read again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -60,7 +61,8 @@ const MAX_CHUNKS: u64 = 4096;
 /// The number of chunks of a large file that are read beyond its last known end, because it may have grown.
 const MORE_CHUNKS: u64 = 16;
 
-/// How often step 3 is tried with a file that has too many chunks for one request. Each try reads all its rows.
+/// How often step 3 is tried with a file that has too many chunks for one request. Each try reads all its
+/// rows.
 const MAX_SCANS: u32 = 20;
 
 /// The number of lines after which the stream is read.
@@ -74,12 +76,12 @@ enum Key {
     Inode(u64, Option<Bytes>),
 }
 
-/// Calls `each` with every line between the first and the last one. `spool` is an empty file, which will hold as much
-/// as a dump. `progress` is called with the number of inodes that were read.
+/// Calls `each` with every line between the first and the last one. `spool` is an empty file, which will hold
+/// as much as a dump. `progress` is called with the number of inodes that were read.
 ///
 /// # Errors
-/// The volume changes too fast, or a copy of a tree is being made; those of the database, of `spool`, and the first one
-/// of `progress` and `each`.
+/// The volume changes too fast, or a copy of a tree is being made; those of the database, of `spool`, and the
+/// first one of `progress` and `each`.
 pub fn dump_live(
     engine: &Arc<dyn Engine>,
     spool: File,
@@ -97,8 +99,8 @@ pub fn dump_live(
         found: BTreeMap::new(),
         volume: Vec::new(),
     };
-    // If an unfinished copy is completed meanwhile, the files below its root cannot be told from other files. The
-    // records of later copies are in the stream.
+    // If an unfinished copy is completed meanwhile, the files below its root cannot be told from other files.
+    // The records of later copies are in the stream.
     if !records::roots_of_copies(&mut *live.source)?.is_empty() {
         return Err(DumpError::Copying);
     }
@@ -125,8 +127,9 @@ struct LiveDump {
     scanned: Vec<u64>,
     /// Files that [`records::is_large`], with the number of their chunks.
     large: BTreeMap<u64, u64>,
-    /// The last file whose rows were read by a scan, and the number of rounds with such a file.
+    /// The last file whose rows were read by a scan in this round.
     scanned_file: Option<u64>,
+    /// The number of rounds with such a file.
     scans: u32,
     /// The lines of the keys that were read again; none if the record does not exist any more.
     found: BTreeMap<Key, Vec<Line>>,
@@ -175,7 +178,8 @@ impl LiveDump {
             let Some(moment) = self.engine.open_snapshot()? else { break };
             self.source = moment;
             self.look()?;
-            // The stream also names changes after the moment. So if another moment is tried, all these keys are read again.
+            // The stream also names changes after the moment. So if another moment is tried, all these keys
+            // are read again.
             let named = self.changed.keys.clone();
             match self.catch_up_to_moment(counts) {
                 Err(DumpError::Engine(EngineError {
@@ -237,8 +241,8 @@ impl LiveDump {
                 self.changed.keys.extend(last);
                 continue;
             }
-            // A key that the stream has named is of that moment if this request read it as a whole. All other keys in
-            // `changed` must be read again.
+            // A key that the stream has named is of that moment if this request read it as a whole. All other
+            // keys in `changed` must be read again.
             if self.changed.keys.iter().all(|key| news.contains(key) && whole.contains(key)) {
                 return Ok(());
             }
@@ -252,7 +256,8 @@ impl LiveDump {
         Err(DumpError::TooFast)
     }
 
-    /// Whether an entry was added to a directory that is not in the dump: the root of an unfinished copy of a tree.
+    /// Whether an entry was added to a directory that is not in the dump: the root of an unfinished copy of a
+    /// tree.
     fn has_unfinished_copy(&self) -> bool {
         let is_known = |dir: &u64| {
             let found = self.found.get(&Key::Inode(*dir, None));
@@ -279,8 +284,9 @@ impl LiveDump {
         })
     }
 
-    /// Reads records with one request, except the rows of files with more than [`MAX_CHUNKS`], which take several.
-    /// Returns the keys that the one request read completely. Adds the keys that must be read later to `changed`.
+    /// Reads records with one request, except the rows of large files for which [`MAX_CHUNKS`] leaves no
+    /// room: each of these files takes several more. Returns the keys that the one request read completely.
+    /// Adds the keys that must be read later to `changed`.
     fn read(&mut self, keys: &BTreeSet<Key>) -> Result<BTreeSet<Key>, DumpError> {
         let mut whole = keys.clone();
         let (mut room, mut chunks, mut many) = (MAX_CHUNKS, BTreeMap::new(), BTreeMap::new());

@@ -34,8 +34,8 @@ pub struct CheckedDump {
 /// Reads a dump as a whole. `progress` is called with the number of inodes.
 ///
 /// # Errors
-/// The dump is cut off or damaged, has a record that cannot be stored, that occurs twice or that is not in order, has
-/// no root directory or not all counters, or is of a volume that this limen does not know.
+/// The dump is cut off or damaged, has a record that cannot be stored, that occurs twice or that is not in
+/// order, has no root directory or not all counters, or is of a volume that this limen does not know.
 pub fn check(mut dump: Reader, progress: &mut dyn FnMut(u64)) -> Result<CheckedDump, DumpError> {
     let (mut settings, mut order) = (Settings::new(), Order::default());
     while let Some(line) = dump.next()? {
@@ -57,13 +57,13 @@ fn id(dump: &Reader) -> String {
 }
 
 impl CheckedDump {
-    /// Lets the loaded volume have its objects in another place than the volume of which the dump was made.
+    /// Replaces the object store in the settings of the volume that will be loaded.
     pub fn move_objects(&mut self, storage: &str, bucket: &str) {
         self.volume.storage = storage.to_owned();
         self.volume.bucket = bucket.to_owned();
     }
 
-    /// The value with which a setting of the dump is stored.
+    /// The value that a load stores for a setting of the dump.
     pub(crate) fn stored<'v>(&'v self, name: &str, value: &'v str) -> &'v str {
         match name {
             "storage" => &self.volume.storage,
@@ -78,12 +78,13 @@ impl CheckedDump {
     }
 }
 
-/// Stores all records of `dump`, which is the dump that was [checked](check), in the database. Continues where an
-/// earlier load of this dump ended. `random` becomes a part of [`Volume::loaded`]. `progress` is called with the number
-/// of inodes that were read.
+/// Stores all records of `dump`, which is the dump that was [checked](check), in the database. Continues
+/// where an earlier load of this dump ended. `random` becomes a part of [`Volume::loaded`]. `progress` is
+/// called with the number of inodes that were read.
 ///
 /// # Errors
-/// [`DumpError::NotEmpty`] and [`DumpError::OtherDump`] change nothing. After any other error the load can be repeated.
+/// [`DumpError::NotEmpty`], [`DumpError::OtherDump`] and [`DumpError::Discarded`] change nothing. After any
+/// other error the load can be repeated.
 pub fn load(
     engine: &dyn Engine,
     checked: &CheckedDump,
@@ -131,11 +132,12 @@ pub fn load(
 /// value as its progress.
 const DISCARDED: &str = "discarded";
 
-/// Removes what an incomplete load has stored. If this is interrupted, it can be repeated, and no load goes on.
+/// Removes what an incomplete load has stored. If this is interrupted, it can be repeated, and until it is
+/// complete, no load can continue.
 ///
 /// # Errors
-/// [`DumpError::NotLoading`] and [`DumpError::OtherProcess`] change nothing. After an error of the database, a part may be
-/// removed.
+/// [`DumpError::NotLoading`] and [`DumpError::OtherProcess`] change nothing. After an error of the database,
+/// a part may be removed.
 pub fn discard(engine: &dyn Engine) -> Result<(), DumpError> {
     let value = Some(marker(engine)?.ok_or(DumpError::NotLoading)?);
     let guards = vec![Guard::Setting { name: Volume::LOADING, value }];

@@ -1,5 +1,6 @@
-//! The order of the lines of a dump, and what they must contain. Because each line has a greater position than the one
-//! before, no record occurs twice, and a check needs memory for the last position only.
+//! The order of the lines of a dump, and what they must contain. Each line has a greater position than the
+//! one before, except lines that continue the rows of a chunk or the count of a slice. So no record occurs
+//! twice, and a check needs memory for the last position only.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +9,19 @@ use types::{FileType, Ino};
 
 use crate::line::{Line, counter};
 
-/// The most settings of a volume, and the most bytes of all their values. They are bounded because they are held in
-/// memory, and the memory of the names is never freed.
+/// The most settings of a volume, and the most bytes of all their values. They are bounded because they are
+/// held in memory, and the memory of the names is never freed.
 const MAX_SETTINGS: usize = 256;
 const MAX_SETTING_BYTES: usize = 16 << 20;
 
-/// The greatest value of a counter, and above all numbers of inodes and slices. It leaves numbers for new ones.
+/// The greatest value of a counter. The numbers of all inodes and slices are below it, so that numbers remain
+/// for new ones.
 const MAX_NUMBERS: u64 = 1 << 62;
 
 /// The part of a dump, the number of the record in it, the kind of the line of an inode, and a name.
 type Position = (u8, u128, u8, Vec<u8>);
 
-/// The lines that were read so far.
+/// What a check remembers of the lines that were read so far.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
     last: Position,
@@ -35,7 +37,7 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Takes the next line, whose values can be stored.
+    /// Checks the next line. [`Line::effects`] has found that its values can be stored.
     ///
     /// # Errors
     /// It must not follow the earlier lines; the text says why.
@@ -83,10 +85,10 @@ impl Order {
                 }
                 self.inode = Some((inode.ino, inode.kind));
             }
-            Line::Xattr { ino, .. } => self.is_of_inode(line, *ino, None)?,
-            Line::Symlink { ino, .. } => self.is_of_inode(line, *ino, Some(FileType::Symlink))?,
-            Line::Rows { ino, .. } => self.is_of_inode(line, *ino, Some(FileType::Regular))?,
-            Line::Entry { dir, .. } => self.is_of_inode(line, *dir, Some(FileType::Directory))?,
+            Line::Xattr { ino, .. } => self.check_inode(line, *ino, None)?,
+            Line::Symlink { ino, .. } => self.check_inode(line, *ino, Some(FileType::Symlink))?,
+            Line::Rows { ino, .. } => self.check_inode(line, *ino, Some(FileType::Regular))?,
+            Line::Entry { dir, .. } => self.check_inode(line, *dir, Some(FileType::Directory))?,
             Line::Dump(_) | Line::Acl { .. } | Line::Shared { .. } | Line::Quota(_) | Line::End(_) => {}
         }
         for slice in line.slices() {
@@ -98,8 +100,8 @@ impl Order {
         Ok(())
     }
 
-    /// Whether the line may follow the last inode, which must have this number and kind.
-    fn is_of_inode(&self, line: &Line, ino: u64, kind: Option<FileType>) -> Result<(), String> {
+    /// Checks that the line may follow the last inode, which must have this number and kind.
+    fn check_inode(&self, line: &Line, ino: u64, kind: Option<FileType>) -> Result<(), String> {
         match self.inode {
             Some((last, _)) if last.0 != ino => Err(format!("{} follows inode {last}", show(line))),
             Some((_, found)) if kind.is_some_and(|kind| kind != found) => {

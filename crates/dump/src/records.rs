@@ -21,11 +21,11 @@ const TOGETHER: usize = 256;
 /// The number of chunks of a large file that are read together.
 const CHUNKS: usize = 64;
 
-/// The most chunks of a file whose rows are read chunk by chunk, together with those of other files. The rows of a
-/// larger file, which may be sparse, are read by a scan.
+/// The most chunks of a file whose rows are read chunk by chunk, together with those of other files. The rows
+/// of a larger file, which may be sparse, are read by a scan.
 const FEW_CHUNKS: u64 = 4;
 
-/// The largest size of the xattrs that are read together, in bytes.
+/// When the xattrs that are to be read together reach this size, in bytes, they are read.
 const XATTR_BYTES: u64 = 4 << 20;
 
 /// When the data in a line has this size, in bytes, the next row goes to another line.
@@ -45,8 +45,8 @@ impl SnapshotReader for Live {
     }
 }
 
-/// Calls `each` with every line between the first and the last one, except those of unfinished copies of trees if
-/// `leaves_out_copies`.
+/// Calls `each` with every line between the first and the last one, except those of unfinished copies of
+/// trees if `leaves_out_copies`.
 ///
 /// # Errors
 /// Those of the database, and the first one of `each`.
@@ -275,8 +275,8 @@ impl InodeContents {
     }
 }
 
-/// The keys of an inode and of everything that can be stored with it. For the rows of a large file, `chunks` is the
-/// number of chunks.
+/// The keys of an inode and of everything that can be stored with it. For the rows of a large file, `chunks`
+/// is the number of chunks.
 pub(crate) fn inode_keys(ino: Ino, chunks: u64) -> impl Iterator<Item = RecordKey> {
     let rows = (0..chunks.max(FEW_CHUNKS)).map(move |chunk| RecordKey::Slices(ino, ChunkIndex(chunk)));
     [RecordKey::Inode(ino), RecordKey::Xattrs(ino), RecordKey::Symlink(ino)].into_iter().chain(rows)

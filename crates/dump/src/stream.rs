@@ -18,10 +18,11 @@ pub enum Form {
 /// A frame ends after the line with which its lines reach this size.
 const FRAME_BYTES: usize = 1 << 20;
 
-/// The maximum sizes that a reader accepts: of a line or a frame; of the first line, also that of a newer version; and
-/// of the id of a dump.
+/// The longest line or frame that a reader accepts.
 const MAX_BYTES: usize = 16 << 20;
+/// The longest first line that a reader accepts, also of a newer version.
 const MAX_HEAD_BYTES: usize = 4096;
+/// The longest id of a dump that a reader accepts.
 const MAX_ID_BYTES: usize = 64;
 
 /// The first line of any version. A newer one may have other fields.
@@ -104,8 +105,8 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// The checksum of a frame. It covers the frame's number too, so that a frame that is missing or in another place is
-/// noticed.
+/// The checksum of a frame. It covers the frame's number too, so that a frame that is missing or in another
+/// place is noticed.
 fn checksum(number: u64, header: &[u8], packed: &[u8]) -> u32 {
     let sum = crc32c::crc32c(&number.to_le_bytes());
     crc32c::crc32c_append(crc32c::crc32c_append(sum, header), packed)

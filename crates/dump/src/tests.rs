@@ -516,7 +516,7 @@ fn newer_and_unknown_dumps_are_refused() {
     }
 }
 
-/// Checks a small dump after `change` has edited its lines. The checksum and the counts at its end are correct.
+/// Checks a small dump after `change` has edited its lines. Its last line has correct counts and checksum.
 fn changed(change: impl FnOnce(&mut Vec<String>)) -> Result<CheckedDump, DumpError> {
     let engine = empty();
     Volume::in_memory("small").format(&*engine).unwrap();
@@ -878,8 +878,8 @@ fn dump_of_a_volume_that_changes_without_pause_fails() {
     assert!(matches!(error, DumpError::TooFast), "{error}");
 }
 
-/// A volume that never rests, on an engine that shows a moment for a short time. It drops the first moment after
-/// `answers` requests.
+/// A volume that never rests, on an engine that shows a moment for a short time. It drops the first moment
+/// after `answers` requests.
 #[derive(Debug)]
 struct BusyWithMoments {
     busy: Busy,
