@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `manifest` | what the store says about a backup without its key |
+//! | `manifest` | what can be read about a backup without its key |
 //! | `write` | makes a backup |
 //! | `read` | reads a backup as a dump |
 //! | `thin` | which old backups are removed |

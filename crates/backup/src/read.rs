@@ -12,8 +12,8 @@ use crate::manifest::Manifest;
 /// Opens a backup to read it from its beginning. The reader holds one part in memory.
 ///
 /// # Errors
-/// The store fails; a part is missing or damaged, or was encrypted with another key. The reader fails with the same
-/// errors.
+/// The store fails; a part is missing or damaged, or was encrypted with another key. The reader fails with
+/// the same errors.
 pub fn open(store: &Arc<BlockStore>, backup: BackupId, manifest: &Manifest) -> Result<Reader, DumpError> {
     let parts =
         PartReader { store: Arc::clone(store), backup, part: 0, left: manifest.bytes, buffer: Bytes::new() };
@@ -24,9 +24,11 @@ pub fn open(store: &Arc<BlockStore>, backup: BackupId, manifest: &Manifest) -> R
 struct PartReader {
     store: Arc<BlockStore>,
     backup: BackupId,
-    /// The number of the next part, and the number of bytes in it and all later ones.
+    /// The number of the next part.
     part: u32,
+    /// The number of bytes in the next part and all later ones.
     left: u64,
+    /// The bytes of the previous part that were not read yet.
     buffer: Bytes,
 }
 

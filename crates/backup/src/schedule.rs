@@ -1,7 +1,8 @@
 //! The thread of a mount that makes backups.
 //!
-//! All mounts of a volume look for a due backup. The one that claims it makes it ([`ClaimBackup`]). If that fails, the
-//! same mount tries again until the next one is due. If that mount ends, the next backup is made when it is due.
+//! All mounts of a volume look for a due backup. The one that claims it makes it ([`ClaimBackup`]). If that
+//! fails, the same mount tries again until the next one is due. If that mount ends, the next backup is made
+//! when it is due.
 
 use std::io;
 use std::sync::Arc;
@@ -18,14 +19,14 @@ use types::{BootInstant, Time};
 use crate::thin::ABANDONED;
 use crate::{create, remove_old};
 
-/// How often to look at the settings, and whether the mount ends.
+/// How often to check the settings, and whether the mount is ending.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to wait after an error.
 const RETRY_EVERY: Duration = Duration::from_secs(300);
 /// The longest time between two looks at the last backup, which another mount may have made.
 const ASK_EVERY: Duration = Duration::from_secs(3600);
-/// A backup that takes longer, also because the machine is suspended, is given up, long before other mounts remove its
-/// parts.
+/// The longest time that a backup may take, including the time in which the machine is suspended. After that
+/// it is given up, long before other mounts would remove its parts as abandoned.
 const LONGEST: Duration = Duration::from_nanos(ABANDONED / 2);
 /// The nice value of the thread, because programs on this machine come first.
 const NICENESS: i32 = 10;
@@ -58,7 +59,7 @@ impl Backups {
 }
 
 impl Drop for Backups {
-    /// Ends a backup that is being made, after its present request to the database or the store.
+    /// Stops a backup that is being made, after its current request to the database or the store.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -74,13 +75,13 @@ struct Schedule {
     store: Arc<BlockStore>,
     check_owner: Box<CheckOwner>,
     stop: Arc<AtomicBool>,
-    /// The last backup and its age, as this mount knew it at a moment.
+    /// The last backup that this mount knows of, with its age, and when it had this age.
     known: Option<(KnownBackup, BootInstant)>,
 }
 
 impl Schedule {
     fn run(&mut self) {
-        // For a thread, "process 0" is the thread itself (setpriority(2)). Without this, backups only cost more.
+        // For a thread, process 0 is the thread itself (setpriority(2)). If this fails, backups only cost more.
         let _ = rustix::process::setpriority_process(None, NICENESS);
         let (mut interval, mut ask_at) = (0, BootInstant::now());
         while !self.is_stopped() {

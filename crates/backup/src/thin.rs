@@ -1,9 +1,9 @@
 //! Removes old backups.
 //!
-//! The newest 24 backups remain, and also the first of each hour of the last day, the first of each day of the last
-//! month, and the first of each month of the last year. A month has 31 days here. Ages are those at the time of the
-//! backup that was just made. This backup remains, and so do all that seem to be made later, because the clock of this
-//! machine or of another one may be wrong.
+//! The newest 24 backups remain, and also the first of each hour of the last day, the first of each day of
+//! the last month, and the first of each month of the last year. A month has 31 days here. Ages are those at
+//! the time of the backup that was just made. This backup remains, and so do all that seem to be made later,
+//! because the clock of this machine or of another one may be wrong.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,12 @@ const DAY: u64 = 24 * HOUR;
 const MONTH: u64 = 31 * DAY;
 const YEAR: u64 = 366 * DAY;
 
-/// The number of newest backups that are kept whatever their age, even if a wrong clock has named the last one.
+/// The number of newest backups that are kept whatever their age, even if the last one has its number from a
+/// wrong clock.
 const NEWEST: usize = 24;
 
-/// The spans of time, each with the length of the periods of which one backup is kept.
+/// The greatest age of a span, and the length of its periods, in nanoseconds. In each span, the first backup
+/// of each period is kept.
 const SPANS: [(u64, u64); 3] = [(DAY, HOUR), (MONTH, DAY), (YEAR, MONTH)];
 
 /// After this time, a backup that is not complete is not being written any more.
@@ -42,7 +44,8 @@ fn surplus(all: &[StoredBackup], made: BackupId) -> Vec<BackupId> {
     let mut kept: BTreeSet<u64> = complete.iter().take(NEWEST).copied().collect();
     for (span, period) in SPANS {
         let mut last = None;
-        // Begin with the oldest backup. The periods do not move, so the first backup of a period stays the first one.
+        // Begin with the oldest backup. The periods do not move, so the first backup of a period stays the
+        // first one.
         for &backup in complete.iter().rev().filter(|backup| age(**backup) <= span) {
             if last.replace(backup / period) != Some(backup / period) {
                 kept.insert(backup);
@@ -62,7 +65,8 @@ mod tests {
 
     const NOW: u64 = 1_800_000_000 * 1_000_000_000;
 
-    /// Makes a backup every `every`, and thins after each, for `long`. Returns the ages that are left, the lowest first.
+    /// Makes a backup every `every`, and thins after each, for `long`. Returns the ages that are left, the
+    /// lowest first.
     fn after(every: u64, long: u64) -> Vec<u64> {
         let mut all: Vec<StoredBackup> = Vec::new();
         let mut now = NOW;

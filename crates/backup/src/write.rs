@@ -16,8 +16,8 @@ use crate::manifest::Manifest;
 /// completed. `progress` is called with the number of inodes; its error ends the backup.
 ///
 /// # Errors
-/// Those of [`dump::write`] and of `check_owner`; the store fails; a part was removed meanwhile. The stored parts
-/// are removed again, as far as the store permits.
+/// Those of [`dump::write`] and of `check_owner`; the store fails; a part was removed meanwhile. The stored
+/// parts are removed again, as far as the store permits.
 pub fn create(
     engine: &Arc<dyn Engine>,
     volume: &Volume,
