@@ -10,7 +10,7 @@ use crate::error::CliError;
 /// The timeout of reads on the connection, after which `idle` is called.
 pub(crate) const IDLE_EVERY: Duration = Duration::from_millis(200);
 
-/// How long to wait for the next line. One step, such as the removal of a copy that was interrupted, may take long.
+/// How long to wait for the next line. One step, such as the removal of an interrupted copy, may take long.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Reads the lines of a connection whose timeout is [`IDLE_EVERY`].
@@ -38,7 +38,7 @@ impl<R: BufRead> Answers<R> {
                 }
                 Ok(_) => {
                     return Err(CliError::new("the mount has closed the connection")
-                        .advise("the log of the mount tells why"));
+                        .advise("it serves too many of these requests, or its log tells why"));
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                     if began.elapsed() > TIMEOUT {

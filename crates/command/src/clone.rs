@@ -1,13 +1,13 @@
-//! `limen clone` on a mount: the mount's process makes the copy, because it knows what programs have written, has a
-//! session, and may have the volume exclusively.
+//! `limen clone` on a mount: the mount's process makes the copy, because it knows what programs have written,
+//! has a session, and may have the volume exclusively.
 //!
-//! The client sends a line with the request to the mount's socket ([`crate::statistics`]). The mount answers with lines
-//! of JSON: the progress, several times a second, and at the end the result. If the client closes the connection or
-//! only its sending side before the end, the mount removes the files that it has copied.
+//! The client sends a line with the request to the mount's socket ([`crate::statistics`]). The mount answers
+//! with lines of JSON: the progress, several times a second, and at the end the result. If the client closes
+//! the connection or only its sending side before the end, the mount removes the files that it has copied.
 //!
-//! The kernel may still have a negative entry for the new name, because a lookup was in flight when the name was added.
-//! So the client looks the name up. If it does not find the copy, it sends a line, and the mount makes the kernel
-//! forget the name again.
+//! The kernel may still have a negative entry for the new name, because a lookup was in flight when the name
+//! was added. So the client looks the name up. If it does not find the copy, it sends a line, and the mount
+//! makes the kernel forget the name again.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -34,7 +34,7 @@ use crate::registry::Entry;
 /// How a request begins.
 pub(crate) const REQUEST: &str = "clone ";
 
-/// Copies that one mount makes at the same time.
+/// How many copies one mount makes at the same time. If there are more requests, it closes the connection.
 const MAX_RUNNING: usize = 8;
 /// The pause before the client looks the name up again.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(2);
@@ -217,8 +217,8 @@ fn expire(
 ) -> io::Result<()> {
     loop {
         let event = events.recv_timeout(LOOK_FOR);
-        // Do this once more at the end: the kernel may have read the attributes of the directory before the copy
-        // appeared, and stored them after that.
+        // Do this once more at the end: the kernel may have read the attributes of the directory before the
+        // copy appeared, and stored them after that.
         if let Some(vfs) = vfs.upgrade() {
             vfs.expire_entry(request.parent, &request.name);
         }
@@ -233,8 +233,8 @@ fn send(mut stream: &UnixStream, value: &Value) -> io::Result<()> {
     stream.write_all(format!("{value}\n").as_bytes())
 }
 
-/// Lets the mount that is registered as `entry` make a copy, which is to appear at `path`. `seen` gets the progress.
-/// The copy is abandoned when `stop` returns true.
+/// Lets the mount that is registered as `entry` make a copy, which is to appear at `path`. `seen` gets the
+/// progress. The copy is abandoned when `stop` returns true.
 ///
 /// # Errors
 /// The copy was not made, or the mount does not answer.

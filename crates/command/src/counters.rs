@@ -1,4 +1,4 @@
-//! The counters of a mount that serves, each owned by the part that counts.
+//! The counters of a running mount. Each belongs to the part of the mount that counts.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

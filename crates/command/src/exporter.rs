@@ -1,7 +1,8 @@
 //! Serves the metrics of a mount over HTTP/1.1: `GET /metrics`.
 //!
-//! One thread answers one connection at a time. So a client can delay other clients, by at most twice [`DEADLINE`]
-//! and [`crate::http::LINGER`], but it cannot delay the mount. Every connection is closed after one answer.
+//! One thread answers one connection at a time. So a client can delay other clients, by at most twice
+//! [`DEADLINE`] and [`crate::http::LINGER`], but it cannot delay the mount. Every connection is closed after
+//! one answer.
 
 use std::fmt;
 use std::io;
@@ -139,7 +140,8 @@ impl Drop for Exporter {
             _ => {}
         }
         let Some(thread) = self.thread.take() else { return };
-        // Connect more than once, because another process may listen on the same port and accept the connection.
+        // Connect more than once, because another process may listen on the same port and accept the
+        // connection.
         let until = Instant::now() + DEADLINE;
         while !thread.is_finished() && Instant::now() < until {
             if TcpStream::connect_timeout(&address, DEADLINE).is_err() {

@@ -1,8 +1,8 @@
-//! Requests of tools about single files of a mount: to compact a file, to say how much of it is cached, and to remove
-//! it from the cache. The mount's process serves them, because it has a session and the caches.
+//! Requests of tools about single files of a mount: to compact a file, to say how much of it is cached, and
+//! to remove it from the cache. The mount's process serves them, because it has a session and the caches.
 //!
-//! The first line that the client sends names the request ([`FileRequest`]), and the mount answers that it is ready.
-//! Each further line is the number of an inode, which the mount answers with a line of JSON.
+//! The first line that the client sends names the request ([`FileRequest`]), and the mount answers that it is
+//! ready. Each further line is the number of an inode, which the mount answers with a line of JSON.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ use crate::error::CliError;
 use crate::interrupt::Interrupt;
 use crate::registry::Entry;
 
-/// Connections that one mount serves at the same time.
+/// How many connections one mount serves at the same time.
 const MAX_RUNNING: usize = 64;
 /// The longest line of a client: a number.
 const MAX_LINE_BYTES: u64 = 32;
@@ -121,8 +121,8 @@ impl<'a> FileRequests<'a> {
         Ok(())
     }
 
-    /// The mount's answer for a file. For [`FileRequest::Compact`] it has `rows_before`, `rows_after` and `bytes`, for
-    /// the other requests `stored` and `cached`.
+    /// The mount's answer for a file. For [`FileRequest::Compact`] it has `rows_before`, `rows_after` and
+    /// `bytes`, for the other requests `stored` and `cached`.
     ///
     /// # Errors
     /// The mount refuses the request, or does not answer; the user has interrupted the command.

@@ -116,8 +116,8 @@ impl HttpResponse {
         self
     }
 
-    /// Sends the answer within a time limit, and closes the connection. `has_unread` tells that the client may have
-    /// sent more than was read.
+    /// Sends the answer within a time limit, and closes the connection. `has_unread` is true if the client
+    /// may have sent more than was read.
     ///
     /// # Errors
     /// The connection fails, or the client is too slow.

@@ -9,7 +9,8 @@
 //! | `pool`, `remove` | tree walks by several threads; the removal of trees |
 //! | `process`, `paths` | processes by id and start time; where a user's files are |
 //! | `registry` | which process serves which mount on this machine |
-//! | `clone`, `quotas`, `file_requests`, `answers` | requests to a mount: copy a tree; change a quota; act on files |
+//! | `clone`, `quotas`, `file_requests` | requests to a mount: copy a tree; change a quota; act on files |
+//! | `answers` | the lines with which a mount answers these requests |
 //! | `counters`, `exported` | the counters of a mount; all its metrics as text |
 //! | `profile` | what the profilers of a mount record |
 //! | `statistics`, `exporter` | what a mount reports to other commands; its metrics over HTTP |

@@ -18,7 +18,7 @@ pub fn print(text: &str) -> Result<(), CliError> {
     print_live(text).map(drop)
 }
 
-/// As [`print`], for a command that prints until it is stopped: returns whether anybody still reads the output.
+/// As [`print`], for a command that prints until it is stopped: returns whether the output is still read.
 ///
 /// # Errors
 /// Those of [`print`].

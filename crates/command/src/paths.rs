@@ -25,8 +25,8 @@ pub fn state_directory() -> Option<PathBuf> {
 /// The directory in which root keeps files that outlive a mount.
 pub const LASTING_OF_ROOT: &str = "/var/lib/limen";
 
-/// The directory of this user, below `/var/lib/limen` for root and else below the user's state directory, for something
-/// that outlives a mount. `None` if neither XDG_STATE_HOME nor HOME is set.
+/// This user's directory `name` for files that outlive a mount: below `/var/lib/limen` for root, and below
+/// the user's state directory for others. `None` if neither XDG_STATE_HOME nor HOME is set.
 pub fn lasting_directory(name: &str) -> Option<PathBuf> {
     let parent = match rustix::process::geteuid().is_root() {
         true => PathBuf::from(LASTING_OF_ROOT),
@@ -35,8 +35,8 @@ pub fn lasting_directory(name: &str) -> Option<PathBuf> {
     Some(parent.join(name))
 }
 
-/// The absolute path of a mount point, without symbolic links. The file system that is mounted there may be dead. So
-/// only the parent directory is resolved, and an error of statx(2) on the mount point is ignored.
+/// The absolute path of a mount point, without symbolic links. The file system that is mounted there may be
+/// dead. So only the parent directory is resolved, and an error of statx(2) on the mount point is ignored.
 ///
 /// # Errors
 /// The path is empty, or there is no current directory.

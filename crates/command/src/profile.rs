@@ -16,7 +16,7 @@ use vfs::Vfs;
 /// The time between two lines.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The maximum length of a line. A client reads longer ones.
+/// The maximum length of a line. Clients accept longer ones.
 const MAX_LINE_BYTES: usize = 3 << 20;
 
 /// The maximum number of names that are kept for the next line.

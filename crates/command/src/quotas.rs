@@ -1,9 +1,9 @@
-//! `limen quota` on a volume whose database serves one process at a time. While the volume is mounted, the mount's
-//! process changes the quotas, because it would not see the changes of another process.
+//! `limen quota` on a volume whose database serves one process at a time. While the volume is mounted, the
+//! mount's process changes the quotas, because it would not see the changes of another process.
 //!
-//! The client sends a line with the change to the mount's socket ([`crate::statistics`]). The mount answers with lines
-//! of JSON: how many inodes it has visited, several times a second, and at the end the result. If the client closes the
-//! connection, the mount ends the walk, and another request continues it.
+//! The client sends a line with the change to the mount's socket ([`crate::statistics`]). The mount answers
+//! with lines of JSON: how many inodes it has visited, several times a second, and at the end the result. If
+//! the client closes the connection, the mount ends the walk, and another request continues it.
 
 use std::io::{self, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -26,7 +26,7 @@ use crate::registry::Entry;
 /// How a request begins.
 pub(crate) const REQUEST: &str = "quota ";
 
-/// Changes that one mount makes at the same time.
+/// How many changes one mount makes at the same time.
 const MAX_RUNNING: usize = 8;
 /// How often progress is sent.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
@@ -79,8 +79,8 @@ fn send(mut stream: &UnixStream, value: &Value) -> io::Result<()> {
     stream.write_all(format!("{value}\n").as_bytes())
 }
 
-/// Lets the mount that is registered as `entry` change a quota. `progress` is called several times a second with the
-/// number of inodes that were visited; if it returns `false`, the mount ends the walk.
+/// Lets the mount that is registered as `entry` change a quota. `progress` is called several times a second
+/// with the number of inodes that were visited; if it returns `false`, the mount ends the walk.
 ///
 /// # Errors
 /// The mount does not answer, or its database failed; the inner error is that of the change.

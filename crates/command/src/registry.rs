@@ -16,6 +16,7 @@ use crate::error::{CliError, ErrorAt};
 use crate::paths;
 use crate::process::Process;
 
+/// The directory in which root's mounts are registered.
 const OF_ROOT: &str = "/run/limen";
 
 /// Timeout of reads and writes on the socket of a mount.
@@ -32,7 +33,7 @@ pub struct Entry {
     pub volume: String,
     pub process: Process,
     pub log: Option<PathBuf>,
-    /// If the process could not store all data: why.
+    /// Why the process could not store all data; `None` if it could.
     pub failure: Option<String>,
 }
 
@@ -76,7 +77,7 @@ impl Entry {
     /// # Errors
     /// The mount has no socket, belongs to another user, or does not accept the line.
     pub fn connect(&self, request: &str) -> Result<UnixStream, CliError> {
-        let path = self.socket().ok_or(CliError::new("it has no socket"))?;
+        let path = self.socket().ok_or(CliError::new("the mount has no socket"))?;
         let mut stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;

@@ -1,10 +1,10 @@
 //! Removes trees with several threads.
 //!
-//! Each name is looked up separately, relative to its open directory, and symbolic links are never followed. So
-//! nothing outside the tree is removed, even if other processes rename files meanwhile. A directory is read one
-//! buffer at a time. The threads share the entries of a buffer, and the next buffer is read when all of these
-//! were handled. So memory use depends neither on the number of files nor on the size of a directory. The
-//! number of open descriptors grows only with the depth of the tree and the number of threads.
+//! Each name is looked up separately, relative to its open directory, and symbolic links are never followed.
+//! So nothing outside the tree is removed, even if other processes rename files meanwhile. A directory is
+//! read one buffer at a time. The threads share the entries of a buffer, and the next buffer is read when all
+//! of these were handled. So memory use depends neither on the number of files nor on the size of a
+//! directory. The number of open descriptors grows only with the depth of the tree and the number of threads.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::mem::MaybeUninit;

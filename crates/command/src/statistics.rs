@@ -2,10 +2,18 @@
 //! time.
 //!
 //! Each mount listens on a socket next to its registry entry. From each connection it reads one line that
-//! names the request, and answers: `statistics` with one line of JSON, `metrics` with the Prometheus text,
-//! `profile` with a line of JSON each second until the client closes the connection, `clone`, `quota`, `compact`,
-//! `cached` and `evict` as described in the modules `clone`, `quotas` and `file_requests`. For `hand-over` it calls its
-//! [`OnHandOver`]. Only the mount's user and root can connect. `limen bench` uses the difference of two answers.
+//! names the request, and answers:
+//!
+//! | request | answer |
+//! |---|---|
+//! | `statistics` | one line of JSON |
+//! | `metrics` | the Prometheus text |
+//! | `profile` | a line of JSON each second, until the client closes the connection |
+//! | `clone`, `quota` | see the modules `clone` and `quotas` |
+//! | `compact`, `cached`, `evict` | see the module `file_requests` |
+//! | `hand-over` | that of the mount's [`OnHandOver`] |
+//!
+//! Only the mount's user and root can connect. `limen bench` uses the difference of two statistics.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -75,7 +83,8 @@ pub struct Statistics {
     pub metrics: Option<SocketAddr>,
 }
 
-/// Called with the connection of a process that wants to take the mount over. It must check the user of that process.
+/// Called with the connection of a process that wants to take the mount over. It must check the user of that
+/// process.
 pub type OnHandOver = dyn Fn(UnixStream) + Send + Sync;
 
 /// The request for which a mount calls its [`OnHandOver`].
@@ -166,7 +175,8 @@ pub fn query_metrics(entry: &Entry) -> Result<Samples, CliError> {
     query().what(UNANSWERED).at(entry.mountpoint.display())
 }
 
-/// The answer of the mount that is registered as `entry` to one of the requests `statistics` and `metrics`, as text.
+/// The answer of the mount that is registered as `entry` to one of the requests `statistics` and `metrics`,
+/// as text.
 ///
 /// # Errors
 /// The mount has no socket, belongs to another user, or does not answer.
