@@ -1,8 +1,9 @@
-//! The cost of recording the metrics of one request: two clock readings and a time for the request itself, the same and
-//! the size of a batch for its commit, a size, a counter, and the account of what it waited for.
+//! The cost of recording the metrics of one request: the times of the request and of its commit, with two
+//! clock readings each; the size of the commit's batch; a number of bytes; a counter; and the account of what
+//! the request waited for.
 //!
-//! `cargo bench -p metrics` prints nanoseconds for each request, with one thread and with two. It also prints how long it
-//! takes to write the text that Prometheus reads of a hundred histograms, which is more than a mount has.
+//! `cargo bench -p metrics` prints nanoseconds for each request, with one thread and with two. It also prints
+//! how long it takes to write a hundred histograms, more than a mount has, in the text format of Prometheus.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

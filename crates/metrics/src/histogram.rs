@@ -1,18 +1,19 @@
 //! Distributions with buckets that double in width.
 //!
-//! To record a value takes two relaxed additions to the copy of the thread ([`crate::shard`]). A reader may see one
-//! of them without the other, so the sum may be off by the values that are being recorded. The count always agrees
-//! with the buckets, because it is their sum.
+//! To record a value takes two relaxed additions to the copy of the thread ([`crate::shard`]). A reader may
+//! see one of them without the other, so the sum may be off by the values that are being recorded. The count
+//! always agrees with the buckets, because it is their sum.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::shard::{SHARDS, shard_of_thread};
 
-/// The most bounds of a distribution. With [`Shard::sum`] and [`Shard::above`], a copy fills four cache lines.
+/// The most bounds of a distribution. With [`Shard::sum`] and [`Shard::above`], a copy fills four cache
+/// lines.
 const MAX_BOUNDS: usize = 30;
 
-/// The upper bounds of the buckets: the powers of two from 2^`first` on.
+/// The upper bounds of the buckets: `count` powers of two, from 2^`first` on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Buckets {
     first: u32,

@@ -7,8 +7,8 @@
 //! | `waited` | what the thread's current request has waited for |
 //! | `text` | the Prometheus text format, written and read |
 //!
-//! There is no registry. Each part of the program owns its metrics as fields of a struct, and one function in the
-//! crate `command` writes them all.
+//! There is no registry. Each part of the program owns its metrics as fields of a struct, and one function in
+//! the crate `command` writes them all.
 
 mod counter;
 mod histogram;

@@ -1,4 +1,4 @@
-//! Copies of a counter or a histogram, so that threads rarely write the same memory. A reader adds up the copies.
+//! Copies of a counter or a histogram, so that threads rarely write the same memory. Readers add them up.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -9,7 +9,7 @@ use crate::histogram::Summary;
 /// The name and the value of a label.
 pub type Label<'a> = (&'a str, &'a str);
 
-/// A text that is being written. Names and help texts are constants of the program; values of labels are escaped.
+/// A text that is being written. Names and help texts are constants of the program; label values are escaped.
 #[derive(Debug, Default)]
 pub struct Text(String);
 
@@ -61,7 +61,7 @@ impl Text {
         }
     }
 
-    /// Facts that do not change, as labels of the value 1.
+    /// Facts that do not change, as the labels of a gauge with the value 1.
     pub fn info(&mut self, name: &str, help: &str, labels: &[Label<'_>]) {
         self.family(name, help, "gauge");
         self.sample(name, labels, 1.0);

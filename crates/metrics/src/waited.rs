@@ -1,7 +1,7 @@
 //! The time that the current request of this thread has waited so far, and for what, also as tracing spans.
 //!
-//! One thread handles a request from start to end, so the account is thread-local and costs no atomic operation.
-//! Threads that handle no request have an account too, which nobody reads.
+//! One thread handles a request from start to end, so the account is thread-local and costs no atomic
+//! operation. Threads that handle no request have an account too, which nobody reads.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -84,8 +84,8 @@ pub fn waited() -> Waited {
     ACCOUNT.get()
 }
 
-/// Runs a call, which returns its result and its duration, and adds one call and the duration to the account. If it
-/// made calls of the same kind inside, they do not count, because its duration includes theirs.
+/// Runs a call, which returns its result and its duration, and adds one call and the duration to the account.
+/// Calls of the same kind inside this call do not count, because its duration includes theirs.
 pub fn wait_on<T>(target: WaitTarget, run: impl FnOnce() -> (T, Duration)) -> T {
     let mut before = waited();
     let (value, time) = target.span().in_scope(run);
