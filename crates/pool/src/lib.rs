@@ -10,7 +10,7 @@
 //! | `snapshot` | reads records as of one moment, on a connection in a transaction |
 //! | `open` | why a volume could not be opened |
 //! | `loops` | loops: polls, batches in parts, attempts on several servers, pauses |
-//! | `tail`, `numbers` | the stream of changes from a polled log; the numbers of the log that were delivered |
+//! | `tail`, `numbers` | the stream of changes from a polled log; which numbers of the log were delivered |
 
 mod loops;
 mod numbers;

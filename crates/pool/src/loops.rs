@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use meta::{EngineError, ErrorKind, Outcome, Txn};
 
-/// Calls `attempt` until it returns something, at the interval `every`, for at most `wait`. Calls it at least once.
+/// Calls `attempt` at the interval `every` until it returns something, for at most `wait`, but at least once.
 ///
 /// # Errors
 /// The first error of `attempt`.
@@ -30,7 +30,7 @@ pub(crate) fn poll<T>(
 /// Commits the parts one after the other.
 ///
 /// # Errors
-/// The first error of `commit`. If an earlier part was committed, the error is made indeterminate.
+/// The first error of `commit`. If it is not that of the first part, it is made indeterminate.
 pub fn in_parts<'t>(
     parts: impl IntoIterator<Item = &'t [Txn]>,
     mut commit: impl FnMut(&'t [Txn]) -> Result<Vec<Outcome>, EngineError>,
@@ -47,8 +47,8 @@ pub fn in_parts<'t>(
     Ok(outcomes)
 }
 
-/// Commits all transactions with one call of `commit`. If it returns `None`, they are too large for one request,
-/// and each half is committed in the same way.
+/// Commits all transactions with one call of `commit`. If it returns `None`, they are too large for one
+/// request, and each half is committed in the same way.
 ///
 /// # Errors
 /// Those of [`in_parts`]; a permanent error if `commit` returns `None` for a single transaction.
@@ -63,12 +63,13 @@ pub fn in_halves(
     }
 }
 
-/// Counts transactions, and tells when to do work that is done once for each `every` of them.
+/// Counts transactions, and tells when work is due that is done once per a certain number of them.
 #[derive(Debug, Default)]
 pub struct CommitCounter(AtomicU64);
 
 impl CommitCounter {
-    /// Counts `txns` more transactions. Returns whether work that is done once for `every` of them is due.
+    /// Counts `txns` more transactions. Returns whether work is due that is done once per `every`
+    /// transactions.
     pub fn is_due(&self, txns: usize, every: u64) -> bool {
         let before = self.0.fetch_add(txns as u64, Ordering::Relaxed);
         before / every != (before + txns as u64) / every

@@ -58,7 +58,7 @@ pub fn check_version(
     }
 }
 
-/// The functions that read a volume's layout, write it, and convert it from the version before.
+/// The functions that read a volume's layout, write it, and convert it from the previous version.
 #[derive(Debug)]
 pub struct Layout<V, M, H, U> {
     /// Reads the stored version, in decimal digits.
@@ -67,17 +67,19 @@ pub struct Layout<V, M, H, U> {
     pub make: M,
     /// Reads the latest heartbeat of all sessions, in nanoseconds since 1970.
     pub heartbeat: H,
-    /// Converts the layout from the version before. Clients of that version must not be able to change anything
-    /// afterwards. If it is interrupted, it can be repeated.
+    /// Converts the layout from the previous version. Afterwards, clients of that version must not be able to
+    /// change anything. If the conversion is interrupted, it can be repeated.
     pub upgrade: U,
 }
 
-/// Checks the stored version. Writes the layout if there is none and `create` is set, and converts that of the version
-/// before. Checks again after that, because another limen may have done the same at the same time.
+/// Checks the stored version. Writes the layout if there is none and `create` is set, and converts a layout
+/// of the previous version. After that it checks the version again, because another limen may have done the
+/// same at the same time.
 ///
 /// # Errors
-/// Those of [`check_version`] and of the functions of `layout`; [`OpenError::InUse`] if the layout is that of the
-/// version before and a session seems to be alive. That protects only from a mistake: clocks may differ.
+/// Those of [`check_version`] and of the functions of `layout`; [`OpenError::InUse`] if the layout is of the
+/// previous version and a session seems to be alive. The latter only protects from mistakes, because the
+/// clocks of machines may differ.
 pub fn ensure_version<V, M, H, U>(
     known: u64,
     location: &str,
@@ -103,7 +105,7 @@ where
         Err(error) => return Err(error),
     };
     let checked = check_version(version()?.as_deref(), known, location, false);
-    // A failure does not matter if another client has done it.
+    // If another client has written or converted the layout, a failure here does not matter.
     if checked.is_err() {
         done?;
     }

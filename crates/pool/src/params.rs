@@ -20,7 +20,7 @@ pub struct Params {
     /// A connection of this age is closed when it is returned, or when another one is taken; zero = never.
     pub max_life_time: Duration,
     pub connect_timeout: Duration,
-    /// The time after which a request has failed, because the server does not answer.
+    /// How long to wait for the reply to a request, and for a connection if all are in use.
     pub op_timeout: Duration,
     /// The prefix of the names of tables or keys, so that several volumes may share a database.
     pub table_prefix: String,
@@ -49,22 +49,22 @@ impl Query {
         let usual = Params::default();
         let max_open_conns = self.number("max_open_conns", usual.max_open_conns, 1..=MAX)?;
         let max_idle_conns = usual.max_idle_conns.min(max_open_conns);
-        let some = Duration::from_millis(1);
+        let least = Duration::from_millis(1);
         let params = Params {
             max_open_conns,
             max_idle_conns: self.number("max_idle_conns", max_idle_conns, 0..=MAX)?,
             max_idle_time: self.time("max_idle_time", usual.max_idle_time, Duration::ZERO)?,
             max_life_time: self.time("max_life_time", usual.max_life_time, Duration::ZERO)?,
-            connect_timeout: self.time("connect_timeout", usual.connect_timeout, some)?,
-            op_timeout: self.time("op_timeout", usual.op_timeout, some)?,
+            connect_timeout: self.time("connect_timeout", usual.connect_timeout, least)?,
+            op_timeout: self.time("op_timeout", usual.op_timeout, least)?,
             table_prefix: self.take("table_prefix").unwrap_or(usual.table_prefix),
         };
         let prefix = &params.table_prefix;
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if prefix.len() > 32 || !prefix.chars().all(fits) || prefix.starts_with(|c: char| c.is_ascii_digit())
         {
-            let expected = "at most 32 of a-z, 0-9 and _, with no digit first";
-            return Err(self.wrong(format!("table_prefix={prefix} is not {expected}")));
+            let expected = "use at most 32 of a-z, 0-9 and _, with no digit first";
+            return Err(self.wrong(format!("table_prefix={prefix} is not a valid prefix: {expected}")));
         }
         Ok(params)
     }

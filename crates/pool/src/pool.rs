@@ -23,8 +23,8 @@ pub trait Connect: Send + Sync + fmt::Debug {
     fn address(&self) -> &str;
 }
 
-/// Connections to one server. The most recently used one is taken first, so that those that are not needed stay
-/// idle and are closed.
+/// Connections to one server. The most recently used one is taken first, so that those that are not needed
+/// stay idle and are closed.
 #[derive(Debug)]
 pub struct Pool<C: Connect> {
     connect: C,
@@ -95,8 +95,10 @@ impl<C: Connect> Pool<C> {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let message = format!("all {} connections are in use (max_open_conns)", self.max_open);
-                return Err(EngineError::transient(message));
+                let (count, address) = (self.max_open, self.connect.address());
+                return Err(EngineError::transient(format!(
+                    "{address}: all {count} connections are in use: raise max_open_conns"
+                )));
             }
             state = self.returned.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -39,8 +39,8 @@ impl Query {
         self.left.insert(name.to_owned(), value.to_owned());
     }
 
-    /// Takes a parameter whose value must be one of these words, and returns the value of the word; `usual` if
-    /// the parameter is not given.
+    /// Takes a parameter whose value must be one of these words, and returns the value of the word; `usual`
+    /// if the parameter is not given.
     ///
     /// # Errors
     /// [`OpenError::Config`].
@@ -70,7 +70,7 @@ impl Query {
         })
     }
 
-    /// Takes a time of at least `least`, such as `500ms`, `30s` or `30`, `5m`, `1h`; `usual` if it is not given.
+    /// Takes a time of at least `least`, such as `500ms`, `30s` or `30`, `5m`, `1h`; `usual` if it is absent.
     pub(crate) fn time(
         &mut self,
         name: &str,
@@ -118,6 +118,8 @@ impl NamedFile {
         self.path.as_deref()
     }
 
+    /// Reads the file; `None` if the parameter is not given.
+    ///
     /// # Errors
     /// The file cannot be read.
     pub fn read(&self) -> Result<Option<Vec<u8>>, String> {

@@ -28,7 +28,7 @@ impl RequestError for EngineError {
         ConnectionState::Usable
     }
 
-    fn engine_error(self, _place: &str, _intent: Intent) -> EngineError {
+    fn engine_error(self, _address: &str, _intent: Intent) -> EngineError {
         self
     }
 }
@@ -53,7 +53,8 @@ impl Intent {
         }
     }
 
-    /// The error for a reply that cannot be decoded, so that a retry would not help. A change may have happened.
+    /// The error for a reply that cannot be decoded, so that a retry would not help. A change may have
+    /// happened.
     pub fn malformed_reply(self, message: impl Into<String>) -> EngineError {
         match self {
             Intent::Read => EngineError::permanent(message),

@@ -30,8 +30,9 @@ pub trait Log: Debug + Send {
 pub struct LogTail<L> {
     log: L,
     address: String,
-    /// The minimum time between two polls; only the last poll of a call, at the end of its wait, may come earlier.
-    /// So a busy log is read in batches. Otherwise a client's own commits would cost it hundreds of polls a second.
+    /// The minimum time between two polls; only the last poll of a call, at the end of its wait, may come
+    /// earlier. So a busy log is read in batches. Otherwise, a client would poll hundreds of times a second
+    /// because of its own commits.
     period: Duration,
     /// When the log was last polled.
     polled: Option<Instant>,

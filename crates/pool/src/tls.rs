@@ -23,8 +23,8 @@ pub enum Verification {
     Host,
 }
 
-/// Returns a configuration that trusts the authorities in the file `roots`, or those of the system if no file is
-/// named. `own` is the client's certificate and its key; both are given, or neither.
+/// Returns a configuration that trusts the authorities in the file `roots`, or those of the system if no file
+/// is named. `own` is the client's certificate and its key; both are given, or neither.
 ///
 /// # Errors
 /// A file cannot be used, only one file of `own` is given, or there is no authority to trust.
@@ -59,8 +59,8 @@ pub fn client(
     }
 }
 
-/// True if a failed handshake would fail again: a certificate is not trusted, or the peers have no protocol in common.
-/// False for a network failure, such as a reset by a server that is starting.
+/// True if a failed handshake would fail again: a certificate is not trusted, or the peers have no protocol
+/// in common. False for a network failure, such as a reset by a server that is starting.
 pub fn is_rejected(error: &io::Error) -> bool {
     // rustls reports its own errors inside of an io::Error.
     error.get_ref().is_some_and(|inner| inner.is::<Error>())
@@ -108,7 +108,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let Some(webpki) = &self.webpki else { return Ok(ServerCertVerified::assertion()) };
         match webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp, now) {
-            // This error proves that the authority is trusted, because the verifier checks it before the name.
+            // The verifier checks the authority before the name, so this error proves that it is trusted.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if self.verification == Verification::Authority => Ok(ServerCertVerified::assertion()),

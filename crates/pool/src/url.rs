@@ -57,7 +57,7 @@ const PASSWORD_FILE: &str = "password_file";
 impl Url {
     /// Parses a URL. If it has no password, the password is the first line of the file that the parameter
     /// `password_file` names. Without this parameter it is the value of the environment variable
-    /// `LIMEN_META_PASSWORD`. So no password must be in a command line, which `ps` shows.
+    /// `LIMEN_META_PASSWORD`. So the password need not be in the command line, which `ps` shows.
     ///
     /// # Errors
     /// [`UrlError`].
@@ -144,8 +144,9 @@ impl Host {
 
 /// The index of the @ that ends user and password; `None` if the URL has neither. `rest` follows the scheme.
 ///
-/// A password may contain `?`, `/` and `@` without an escape, although RFC 3986, section 3.2 ends the hosts at the
-/// first `?` or `/`. If both readings are possible, the URL is rejected, because one of them names the wrong server.
+/// A password may contain `?`, `/` and `@` without an escape, although RFC 3986, section 3.2 ends the hosts
+/// at the first `?` or `/`. If both readings are possible, the URL is rejected, because one of them names the
+/// wrong server.
 fn userinfo_end(rest: &str) -> Result<Option<usize>, UrlError> {
     let authority = rest.find(['/', '?']).map_or(rest, |end| &rest[..end]);
     let (standard, last) = (authority.rfind('@'), rest.rfind('@'));
