@@ -95,7 +95,7 @@ fn sids_of(acl: &Nfs4Acl) -> Vec<Id> {
 #[test]
 fn projections_are_never_narrower_and_exact_if_they_say_so() {
     let mut rng = Rng::new("projections_are_never_narrower_and_exact_if_they_say_so");
-    let (mut tried, mut exact, mut impossible, mut aside) = (0, 0, 0, 0);
+    let (mut tried, mut exact, mut impossible, mut ungrouped) = (0, 0, 0, 0);
     let goal = cases(1_500);
     while tried < goal {
         let acl = small_acl(&mut rng);
@@ -154,7 +154,7 @@ fn projections_are_never_narrower_and_exact_if_they_say_so() {
             exact += 1;
         } else if shown.rwx & 0o070 == 0 {
             // The mode must show what a chmod requested, even if an ACL with other group bits would be exact.
-            aside += 1;
+            ungrouped += 1;
         } else {
             impossible += 1;
             let found = any_posix_acl(|inode| {
@@ -167,7 +167,7 @@ fn projections_are_never_narrower_and_exact_if_they_say_so() {
         tried += 1;
     }
     eprintln!(
-        "{tried} ACLs, {exact} exact, {impossible} that no POSIX ACL expresses, {aside} without group bits"
+        "{tried} ACLs, {exact} exact, {impossible} that no POSIX ACL expresses, {ungrouped} without group bits"
     );
     assert!(exact > tried / 5 && impossible > tried / 20);
 }
