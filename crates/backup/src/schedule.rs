@@ -81,7 +81,8 @@ struct Schedule {
 
 impl Schedule {
     fn run(&mut self) {
-        // For a thread, process 0 is the thread itself (setpriority(2)). If this fails, backups only cost more.
+        // For a thread, process 0 is the thread itself (setpriority(2)). If this fails, backups only cost
+        // more.
         let _ = rustix::process::setpriority_process(None, NICENESS);
         let (mut interval, mut ask_at) = (0, BootInstant::now());
         while !self.is_stopped() {
