@@ -1,23 +1,23 @@
 //! The client's record cache: bounded by size ([`crate::charge`]), versioned, shared by all threads.
 //!
 //! Two values of one record may arrive in any order: a read whose snapshot is from before a commit may return
-//! after it. So each slot has the [`Seq`] of its value, and an older value never replaces it. When a record is
-//! evicted, the floor of its shard rises at least to the record's `Seq`. A shard accepts no new record with a `Seq`
-//! below its floor.
+//! after it. So each slot has the [`Seq`] of its value, and an older value never replaces it. When a record
+//! is evicted, the floor of its shard rises at least to the record's `Seq`. A shard accepts no new record
+//! with a `Seq` below its floor.
 //!
 //! While a client has the volume exclusively, or is notified of all changes by others, it knows a directory
-//! completely after it has created or listed it: a name that is not in the cache is not in the directory, and no
-//! read is needed. A mark says so ([`Value::Listed`]). The mark becomes invalid when the cache loses an entry of
-//! the directory, by eviction or because the floor rejects the entry. A counter, which several directories share,
-//! counts these losses. Each mark stores the count from before the read or creation that it describes
-//! ([`DirCounters`]), and is valid while the counter still has that value.
+//! completely after it has created or listed it: a name that is not in the cache is not in the directory, and
+//! no read is needed. A mark says so ([`Value::Listed`]). The mark becomes invalid when the cache loses an
+//! entry of the directory, by eviction or because the floor rejects the entry. A counter, which several
+//! directories share, counts these losses. Each mark stores the count from before the read or creation that
+//! it describes ([`DirCounters`]), and is valid while the counter still has that value.
 //!
-//! A change by another client is delivered some time after its commit and, on some engines, with a [`Seq`] below that
-//! of a read that did not see it. So an invalidation drops any value of the record that came from a read, and bars
-//! all reads of it that began earlier: their answers are not cached. It does not drop a value from a later commit of
-//! this client, because the `Seq` of a commit is its exact position in the server's order. A directory is not marked
-//! if an invalidation of one of its names arrives while it is read or created, because the read may have missed that
-//! name.
+//! A change by another client is delivered some time after its commit and, on some engines, with a [`Seq`]
+//! below that of a read that did not see it. So an invalidation drops any value of the record that came from
+//! a read, and bars all reads of it that began earlier: their answers are not cached. It does not drop a
+//! value from a later commit of this client, because the `Seq` of a commit is its exact position in the
+//! server's order. A directory is not marked if an invalidation of one of its names arrives while it is read
+//! or created, because the read may have missed that name.
 //!
 //! [`Cache::clear`] is for the case that invalidations may have been missed: it also bars the reads that
 //! began earlier.
@@ -43,8 +43,8 @@ use slots::{Moment, Slot, Slots};
 
 const SHARDS: usize = 64;
 
-/// The number of counters for directories. If directories share one, a loss in one of them invalidates the marks
-/// of all.
+/// The number of counters for directories. If directories share one, a loss in one of them invalidates the
+/// marks of all.
 const COUNTERS: usize = 1024;
 
 #[derive(Debug)]
@@ -68,8 +68,8 @@ pub(crate) struct Cache {
 struct Counters {
     /// Entries lost from the cache. Counted under the lock of the shard that lost them.
     losses: AtomicU64,
-    /// Invalidations of names that were received while the directory had no mark, counted under the lock of the mark's
-    /// shard. Each clear of the cache also counts.
+    /// Invalidations of names that were received while the directory had no mark, counted under the lock of
+    /// the mark's shard. Each clear of the cache also counts.
     invalidations: AtomicU64,
 }
 
@@ -167,8 +167,8 @@ impl Cache {
         if is_possible { Value::XattrSizes(Arc::new(sizes)) } else { Value::Unknown }
     }
 
-    /// Many inodes, in the order of `inos`; `None` for those that are not cached. Each shard is locked once, so
-    /// that the processor can overlap several memory accesses.
+    /// Many inodes, in the order of `inos`; `None` for those that are not cached. Each shard is locked once,
+    /// so that the processor can overlap several memory accesses.
     pub(crate) fn inodes(&self, inos: &[Ino]) -> Vec<Option<Inode>> {
         let place = |(place, ino): (usize, &Ino)| {
             let hash = self.hasher.hash_one(Key::Inode(*ino));
@@ -198,8 +198,8 @@ impl Cache {
         if to.is_some_and(|to| *name > to) {
             return None;
         }
-        // The entry may have been inserted after the lookup of the name and before that of the mark, so look it
-        // up again. If it has been evicted since, the loss was counted under this lock.
+        // The entry may have been inserted after the lookup of the name and before that of the mark, so look
+        // it up again. If it has been evicted since, the loss was counted under this lock.
         let (shard, hash) = self.shard(key);
         let absent = !shard.slots.contains(hash, key) && self.losses(*dir) == losses;
         absent.then_some(Value::Dirent(None))
@@ -426,8 +426,8 @@ impl Cache {
         }
     }
 
-    /// Whether a part of the directory is marked as complete. If not, counts the invalidation, so that a read in
-    /// progress does not mark the directory.
+    /// Whether a part of the directory is marked as complete. If not, counts the invalidation, so that a read
+    /// in progress does not mark the directory.
     fn is_marked(&self, dir: Ino) -> bool {
         let mark = Key::Listed(dir);
         let (shard, hash) = self.shard(&mark);
@@ -455,8 +455,8 @@ impl Cache {
         }
     }
 
-    /// Counts the loss of a directory entry. The caller holds the lock of the key's shard, so a thread that finds
-    /// the entry missing there also finds it counted.
+    /// Counts the loss of a directory entry. The caller holds the lock of the key's shard, so a thread that
+    /// finds the entry missing there also finds it counted.
     fn count_loss(&self, key: &Key, slot: &Slot) {
         if let (Key::Dirent(dir, _), Value::Dirent(Some(_)) | Value::Unknown) = (key, &slot.value) {
             self.counters(*dir).losses.fetch_add(1, Ordering::AcqRel);
@@ -498,8 +498,8 @@ impl KnownRecords for Cache {
 }
 
 impl Shard {
-    /// Notes that a commit of this client changed the record in `seq` to a value that must not be cached. Drops
-    /// older values.
+    /// Notes that a commit of this client changed the record in `seq` to a value that must not be cached.
+    /// Drops older values.
     fn pass_over(&mut self, hash: u64, key: &Key, seq: Seq) {
         match self.slots.get_mut(hash, key) {
             Some(slot) if slot.seq < seq => {
@@ -512,7 +512,8 @@ impl Shard {
         }
     }
 
-    /// Evicts until `more` fits within `capacity` or only `keep` is left. Calls `lose` with each evicted slot.
+    /// Evicts until `more` fits within `capacity` or only `keep` is left. Calls `lose` with each evicted
+    /// slot.
     fn make_room(&mut self, more: usize, capacity: usize, keep: Option<&Key>, lose: impl Fn(&Key, &Slot)) {
         while self.charge + more > capacity
             && let Some((key, slot)) = self.slots.evict(keep)

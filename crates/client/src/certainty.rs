@@ -26,7 +26,8 @@ pub(crate) struct Evidence {
     pub(crate) assumed: bool,
     /// No other client can change the volume.
     pub(crate) exclusive: bool,
-    /// All records are of one moment: the operation has them from one read or one conflict, none from the cache.
+    /// All records are of one moment: the operation has them from one read or one conflict, none from the
+    /// cache.
     pub(crate) one_moment: bool,
     /// The records were read again because they contradicted each other.
     pub(crate) reread: bool,
@@ -82,8 +83,8 @@ mod tests {
     const NO: Option<bool> = Some(false);
     const ANY: Option<bool> = None;
 
-    /// A row of the table of [`next`]: the decision (`None`: any), the evidence in the order of the columns, and
-    /// what is next.
+    /// A row of the table of [`next`]: the decision (`None`: any), the evidence in the order of the columns,
+    /// and what is next.
     type Row = (Option<Decided>, [Option<bool>; 6], Next);
 
     const TABLE: [Row; 10] = [

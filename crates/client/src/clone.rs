@@ -1,13 +1,13 @@
 //! Copies trees by reference. `ops/src/clone.rs` says how a copy is built and why nobody sees a part of it.
 //!
-//! Several threads take tasks from a stack. A task is a directory of the source whose copy exists, but whose entries
-//! are not copied yet. A thread lists directories until it has entries for one transaction, copies the entries, and
-//! adds the subdirectories among them to the stack. So a transaction has many entries even if directories are small.
-//! The newest task is taken first, so few tasks wait: memory depends on the depth of the tree and the number of files
-//! with several names, not on the number of files.
+//! Several threads take tasks from a stack. A task is a directory of the source whose copy exists, but whose
+//! entries are not copied yet. A thread lists directories until it has entries for one transaction, copies
+//! the entries, and adds the subdirectories among them to the stack. So a transaction has many entries even
+//! if directories are small. The newest task is taken first, so few tasks wait: memory depends on the depth
+//! of the tree and the number of files with several names, not on the number of files.
 //!
-//! Lock order: `tasks`, `numbers` and `links` are never held together, nor during a request, except `numbers` during
-//! the request for more numbers.
+//! Lock order: `tasks`, `numbers` and `links` are never held together, nor during a request, except `numbers`
+//! during the request for more numbers.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -62,8 +62,8 @@ pub enum CloneError {
     Failed(#[from] Failure),
 }
 
-/// The error of a copy, and whether all of its parts are certainly removed. If not, they are removed when the session
-/// has ended, unless a commit in doubt has given the copy its name.
+/// The error of a copy, and whether all of its parts are certainly removed. If not, they are removed when the
+/// session has ended, unless a commit in doubt has given the copy its name.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct CloneFailure {
@@ -72,10 +72,10 @@ pub struct CloneFailure {
 }
 
 impl Meta {
-    /// Copies a file, or a directory with everything below it, by reference. The copy appears under its name at one
-    /// moment. If `stop` returns true, the copy ends with [`CloneError::Interrupted`]. After an error, the parts that
-    /// were already copied are removed. If `leave` returns true, the removal ends, and the clean-up after the session
-    /// removes the rest.
+    /// Copies a file, or a directory with everything below it, by reference. The copy appears under its name
+    /// at one moment. If `stop` returns true, the copy ends with [`CloneError::Interrupted`]. After an error,
+    /// the parts that were already copied are removed. If `leave` returns true, the removal ends, and the
+    /// clean-up after the session removes the rest.
     ///
     /// # Errors
     /// Those of [`BeginClone`], [`CloneEntries`], [`CloneChunks`] and [`EndClone`]; [`CloneError`].
@@ -203,8 +203,8 @@ struct Cloner<'a> {
     changed: Condvar,
     /// [`RECORDS_AT_ONCE`], or less if the engine does not accept that many.
     records_at_once: AtomicUsize,
-    /// How many chunks of a file one transaction copies: [`CLONED_CHUNKS`], or less if the engine does not accept that
-    /// many.
+    /// How many chunks of a file one transaction copies: [`CLONED_CHUNKS`], or less if the engine does not
+    /// accept that many.
     chunks_at_once: AtomicU64,
     /// The subdirectories of the root.
     subdirectories: AtomicU32,
@@ -296,8 +296,8 @@ impl Cloner<'_> {
         }
     }
 
-    /// Copies the next entries of a directory, and then of other waiting directories, until there are enough for one
-    /// transaction. Directories are listed in whole pages, so there may be more.
+    /// Copies the next entries of a directory, and then of other waiting directories, until there are enough
+    /// for one transaction. Directories are listed in whole pages, so there may be more.
     fn copy_from(&self, first: Task) -> Result<(), CloneError> {
         let mut gathered = Gathered::default();
         let mut next = Some(first);
@@ -376,8 +376,8 @@ impl Cloner<'_> {
         Ok(number)
     }
 
-    /// Copies entries, in as many transactions as needed. Adds the directories among them to `below`. Returns the
-    /// result for each entry, and the most chunks of each file that were copied.
+    /// Copies entries, in as many transactions as needed. Adds the directories among them to `below`. Returns
+    /// the result for each entry, and the most chunks of each file that were copied.
     fn copy(
         &self,
         gathered: &Gathered,
@@ -521,7 +521,8 @@ mod tests {
         meta.run(&make, &BY_KERNEL).unwrap().ino
     }
 
-    /// The cost of a copy depends on the number of entries, not on the number of directories that they are in.
+    /// The cost of a copy depends on the number of entries, not on the number of directories that they are
+    /// in.
     #[test]
     fn a_thousand_files_are_copied_with_few_round_trips() {
         for (directories, scans) in [(1, 2), (10, 10)] {
@@ -553,8 +554,9 @@ mod tests {
             assert_eq!(progress.inodes.into_inner(), 1001 + directories);
             // One page of the root, then each directory in pages of 512 entries.
             assert_eq!(cost.scans, 1 + scans, "{directories} directories");
-            // These are requests for the source, for the begin and the end of the copy, for four leases of numbers, and
-            // for five transactions: one has the directories, and four have the files, each with two records.
+            // These are requests for the source, for the begin and the end of the copy, for four leases of
+            // numbers, and for five transactions: one has the directories, and four have the files, each with
+            // two records.
             assert!(cost.reads <= 17 && cost.commits <= 14, "{directories} directories: {cost:?}");
         }
     }

@@ -1,4 +1,5 @@
-//! Commits, and requests that change nothing, with retries. See `doubt.rs` for operations that may have happened.
+//! Commits, and requests that change nothing, with retries. See `doubt.rs` for operations that may have
+//! happened.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -90,7 +91,8 @@ impl Meta {
         let Some(InDoubtTxn { txn, ticket, since, .. }) = in_doubt else { return Ok(None) };
         let (txn, ticket, since) = (txn.clone(), ticket.clone(), *since);
         if let Outcome::Conflict(snapshot) = self.commit(&txn, Some(&ticket), in_doubt)? {
-            // The term is over, probably because the session was removed. So the operation can no longer happen.
+            // The term is over, probably because the session was removed. So the operation can no longer
+            // happen.
             *in_doubt = None;
             let _ = self.check_own(&txn.guards, &snapshot);
             return Ok(None);
@@ -100,8 +102,8 @@ impl Meta {
         Ok(settled.map(|in_doubt| in_doubt.orphans_of(committed)))
     }
 
-    /// Whether the engine may have dropped the operation's id. It can then no longer tell whether the operation
-    /// happened.
+    /// Whether the engine may have dropped the operation's id. It can then no longer tell whether the
+    /// operation happened.
     pub fn is_forgotten(&self, in_doubt: &InDoubtTxn) -> bool {
         self.may_be_forgotten(&in_doubt.txn, in_doubt.since)
     }
@@ -138,8 +140,8 @@ impl Meta {
     /// stored in `in_doubt`.
     ///
     /// # Errors
-    /// The error of the last attempt. The error is also indeterminate if the engine may have dropped the result
-    /// of an earlier attempt.
+    /// The error of the last attempt. The error is also indeterminate if the engine may have dropped the
+    /// result of an earlier attempt.
     pub(crate) fn commit(
         &self,
         txn: &Txn,
@@ -190,11 +192,12 @@ impl Meta {
         in_doubt.replan(txn, errno);
     }
 
-    /// The plan that was committed under an id in doubt, after the engine has answered that the id is committed.
+    /// The plan that was committed under an id in doubt, after the engine has answered that the id is
+    /// committed.
     ///
     /// # Errors
-    /// Those of the database; indeterminate if the mark may have been removed, with the session, or because it is old. The
-    /// operation then stays in doubt.
+    /// Those of the database; indeterminate if the mark may have been removed, with the session, or because
+    /// it is old. The operation then stays in doubt.
     pub(crate) fn committed_plan(&self, id: OpId, since: BootInstant) -> Result<Plan, Failure> {
         let keys = [RecordKey::Waits, RecordKey::Session(id.session())];
         let snapshot = self.retry(|| self.engine.read(&keys))?;
@@ -220,8 +223,8 @@ impl Meta {
         Ok(plan)
     }
 
-    /// Removes the mark of an operation that is no longer in doubt. If this fails, a mount removes the mark later:
-    /// after the session was removed, or, if no term guards the operation, after [`MARK_NEEDED`].
+    /// Removes the mark of an operation that is no longer in doubt. If this fails, a mount removes the mark
+    /// later: after the session was removed, or, if no term guards the operation, after [`MARK_NEEDED`].
     pub(crate) fn drop_mark(&self, id: OpId) {
         if let Ok(ticket) = self.terms.next_op(self.session()) {
             let guards = self.own_guard(ticket.id).ok().flatten().into_iter().collect();

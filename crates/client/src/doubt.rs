@@ -4,15 +4,16 @@
 //! engine gives a determinate answer. Further rules follow:
 //!
 //! - If a retry meets a conflict, no attempt has committed so far. But an earlier attempt may still be in
-//!   flight, and its guards may hold again when it arrives. So the next plan is sent under the same id, also if it
-//!   ends in an error or has no effects: an earlier attempt then has no effect when it arrives.
-//! - The engine does not tell which plan was committed under an id. So each plan but the first has one more effect, a
-//!   mark: a record of a wait for a lock on the root, whose lock owner has the number of the operation. It contains
-//!   the number of the plan and the error in which the plan ended. If the engine answers that the id was committed
-//!   before, the mark tells the answer of the operation; if there is none, the first plan was committed.
+//!   flight, and its guards may hold again when it arrives. So the next plan is sent under the same id, also
+//!   if it ends in an error or has no effects: an earlier attempt then has no effect when it arrives.
+//! - The engine does not tell which plan was committed under an id. So each plan but the first has one more
+//!   effect, a mark: a record of a wait for a lock on the root, whose lock owner has the number of the
+//!   operation. It contains the number of the plan and the error in which the plan ended. If the engine
+//!   answers that the id was committed before, the mark tells the answer of the operation; if there is none,
+//!   the first plan was committed.
 //! - An engine remembers the id as long as its term is open, and the term stays open as long as the operation
-//!   has no answer: see `terms.rs`. So the operation is retried for the whole retry timeout, and a caller that
-//!   keeps the [`InDoubtTxn`] can retry it at any later time. After the loss of the session, none of the
+//!   has no answer: see `terms.rs`. So the operation is retried for the whole retry timeout, and a caller
+//!   that keeps the [`InDoubtTxn`] can retry it at any later time. After the loss of the session, none of the
 //!   session's operations can commit any more.
 //! - The ids of operations that no term guards (those of tools, and of the beginning of a session) are
 //!   dropped by the engine after some minutes, and a later retry would apply them twice. So these are not
@@ -100,12 +101,12 @@ impl Plan {
 }
 
 /// For how long after the first attempt an operation in doubt that no term guards is retried. Redis keeps its
-/// id for 120 s (or for a million results, if they come faster), MySQL, etcd and TiKV for 180 s, PostgreSQL for
-/// 300 s. The last request that is sent needs some of that time to arrive.
+/// id for 120 s (or for a million results, if they come faster), MySQL, etcd and TiKV for 180 s, PostgreSQL
+/// for 300 s. The last request that is sent needs some of that time to arrive.
 pub(crate) const REPEAT_FOR: Duration = Duration::from_secs(90);
 
-/// Whether the answer to a transaction may be about an earlier plan under the same id. An engine returns the changed
-/// inodes only when it applies a transaction, not when it finds the id already committed.
+/// Whether the answer to a transaction may be about an earlier plan under the same id. An engine returns the
+/// changed inodes only when it applies a transaction, not when it finds the id already committed.
 pub(crate) fn may_be_earlier(in_doubt: &Option<InDoubtTxn>, inodes: &[Inode]) -> bool {
     inodes.is_empty() && in_doubt.as_ref().is_some_and(|in_doubt| in_doubt.plan > 0)
 }
@@ -127,18 +128,19 @@ fn read_mark(id: OpId, wait: &LockWait) -> Option<Plan> {
     Some(Plan { number, errno }).filter(|plan| *wait == mark(id, *plan))
 }
 
-/// Whether this is the mark of an operation that no term guards. No session record tells whether the operation still
-/// needs the mark. The mark is no longer needed when [`MARK_NEEDED`] has passed since it was seen.
+/// Whether this is the mark of an operation that no term guards. No session record tells whether the
+/// operation still needs the mark. The mark is no longer needed when [`MARK_NEEDED`] has passed since it was
+/// seen.
 pub fn is_mark_without_term(wait: &LockWait) -> bool {
     let LockOwner { session, owner, .. } = wait.lock.owner;
     let id = OpId(u128::from(session.0) << 64 | u128::from(owner));
     id.term() == Term::NONE && read_mark(id, wait).is_some()
 }
 
-/// How long the mark of an operation that no term guards is needed, from the first attempt on. The mark is stored after
-/// the first attempt. The operation is sent for the last time [`REPEAT_FOR`] after the first attempt, and the last
-/// answer needs some time to arrive. If the mark is read later, because the tool was stopped, it may have been removed,
-/// so a missing mark does not say which plan was committed.
+/// How long the mark of an operation that no term guards is needed, from the first attempt on. The mark is
+/// stored after the first attempt. The operation is sent for the last time [`REPEAT_FOR`] after the first
+/// attempt, and the last answer needs some time to arrive. If the mark is read later, because the tool was
+/// stopped, it may have been removed, so a missing mark does not say which plan was committed.
 pub const MARK_NEEDED: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
@@ -154,9 +156,9 @@ mod tests {
     use crate::driver::{BY_KERNEL, Meta};
     use crate::failure::Failure;
 
-    /// Cancels a change in doubt. The cancellation is committed, but its answer is lost. When it is retried, a mount
-    /// removes the session, if there is one, and the mark, between the two requests by which the client learns the
-    /// result. Returns the error of the retry.
+    /// Cancels a change in doubt. The cancellation is committed, but its answer is lost. When it is retried,
+    /// a mount removes the session, if there is one, and the mark, between the two requests by which the
+    /// client learns the result. Returns the error of the retry.
     fn cancel_without_mark(has_session: bool, since: impl Fn(BootInstant) -> BootInstant) -> Failure {
         let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
         Volume::in_memory("test").format(&*engine).unwrap();

@@ -1,4 +1,5 @@
-//! A client's handle on a volume: its state, when cached records are current, and how a commit updates the cache.
+//! A client's handle on a volume: its state, when cached records are current, and how a commit updates the
+//! cache.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,13 +42,14 @@ pub struct Meta {
     /// End of the lease during which the change stream keeps cached records current, as
     /// [`BootInstant::nanos`]; 0 if there is no lease.
     current_until: AtomicU64,
-    /// Until this time, a change of this client may be committed without the client's knowledge. In nanoseconds
-    /// since `born`, by a clock that stops while the machine is suspended, because changes that are committed
-    /// during a suspend are delivered only after it.
+    /// Until this time, a change of this client may be committed without the client's knowledge. In
+    /// nanoseconds since `born`, by a clock that stops while the machine is suspended, because changes that
+    /// are committed during a suspend are delivered only after it.
     pub(crate) in_doubt_until: AtomicU64,
     /// By the same clock: the change stream was last queried at this time or later.
     query_began: AtomicU64,
-    /// By the same clock: all changes that were committed before this time were passed to [`Meta::apply_remote`].
+    /// By the same clock: all changes that were committed before this time were passed to
+    /// [`Meta::apply_remote`].
     delivered_to: AtomicU64,
     born: Instant,
     lifetime_nanos: AtomicU64,
@@ -201,14 +203,14 @@ impl Meta {
         now.nanos() < self.current_until.load(Ordering::Acquire) && self.fence.is_valid(now)
     }
 
-    /// The names of inodes, each with its directory, as far as they are cached. They may be outdated. With a full
-    /// cache, this takes some milliseconds.
+    /// The names of inodes, each with its directory, as far as they are cached. They may be outdated. With a
+    /// full cache, this takes some milliseconds.
     pub fn cached_names(&self, inos: &BTreeSet<Ino>) -> BTreeMap<Ino, (Ino, Name)> {
         self.cache.names_of(inos)
     }
 
-    /// Whether an operation of this client that failed may still be committed: it was given up in doubt, and its term
-    /// has not ended.
+    /// Whether an operation of this client that failed may still be committed: it was given up in doubt, and
+    /// its term has not ended.
     pub fn is_in_doubt(&self) -> bool {
         self.terms.are_doubtful()
     }
@@ -219,9 +221,9 @@ impl Meta {
         Duration::from_nanos(until.saturating_sub(BootInstant::now().nanos()))
     }
 
-    /// Renews the lease on cached records until `until`. The caller must have called [`Meta::apply_remote`] with every
-    /// change that was committed before its last query of the change stream began. The time of the lease includes
-    /// suspends, because other clients go on during a suspend of this machine.
+    /// Renews the lease on cached records until `until`. The caller must have called [`Meta::apply_remote`]
+    /// with every change that was committed before its last query of the change stream began. The time of the
+    /// lease includes suspends, because other clients go on during a suspend of this machine.
     pub fn set_current_until(&self, until: BootInstant) {
         let query_began = self.query_began.swap(self.nanos_of(Instant::now()), Ordering::AcqRel);
         self.delivered_to.store(query_began, Ordering::Release);
@@ -239,17 +241,19 @@ impl Meta {
         self.listings.clear();
     }
 
-    /// Whether the cache may lack this change. It may lack any change by another client. After an indeterminate
-    /// operation, it may also lack this client's own changes, until every change that the operation may have caused was
-    /// delivered. This depends on the time up to which changes were delivered (`delivered_to`), not on the present
-    /// time, because changes are delivered late if this process was stopped.
+    /// Whether the cache may lack this change. It may lack any change by another client. After an
+    /// indeterminate operation, it may also lack this client's own changes, until every change that the
+    /// operation may have caused was delivered. This depends on the time up to which changes were delivered
+    /// (`delivered_to`), not on the present time, because changes are delivered late if this process was
+    /// stopped.
     pub fn cache_may_lack(&self, change: &Change) -> bool {
         change.by != self.session()
             || self.terms.are_doubtful()
             || self.delivered_to.load(Ordering::Acquire) < self.in_doubt_until.load(Ordering::Acquire)
     }
 
-    /// Applies a remote change: invalidates the records that it changed, unless the cache reflects it already.
+    /// Applies a remote change: invalidates the records that it changed, unless the cache reflects it
+    /// already.
     pub fn apply_remote(&self, change: &Change) {
         if self.cache_may_lack(change) {
             change.invalidations.iter().filter_map(|part| self.changed(part)).for_each(|key| {
@@ -258,12 +262,14 @@ impl Meta {
         }
     }
 
-    /// Invalidates the record of an inode, because others may have changed it. Reads that began before are not cached.
+    /// Invalidates the record of an inode, because others may have changed it. Reads that began before are
+    /// not cached.
     pub fn invalidate(&self, ino: Ino) {
         self.cache.invalidate_any_seq(Key::Inode(ino));
     }
 
-    /// Invalidates the records that a transaction changes, because it may have been committed or may still be.
+    /// Invalidates the records that a transaction changes, because it may have been committed or may still
+    /// be.
     pub(crate) fn invalidate_in_doubt(&self, txn: &Txn) {
         let until = self.nanos_of(Instant::now() + LOST_FOR);
         self.in_doubt_until.fetch_max(until, Ordering::AcqRel);
@@ -298,9 +304,9 @@ impl Meta {
         u64::try_from(moment.saturating_duration_since(self.born).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Runs `read`, which reads ACLs of an inode by their ids. A cached inode may have lost its ACL since it was read, and
-    /// `limen gc` may have removed that ACL. So if an ACL is missing, reads the inode again, and runs `read` once more if
-    /// it has other ACLs now.
+    /// Runs `read`, which reads ACLs of an inode by their ids. A cached inode may have lost its ACL since it
+    /// was read, and `limen gc` may have removed that ACL. So if an ACL is missing, reads the inode again,
+    /// and runs `read` once more if it has other ACLs now.
     ///
     /// # Errors
     /// Those of `read` and [`GetInode`].
@@ -336,8 +342,8 @@ impl Meta {
         self.retry(|| self.engine.sync())
     }
 
-    /// The directory that a transaction is about to create, and the cache's counters for it. After the commit,
-    /// the directory can be marked as known completely, because it is empty.
+    /// The directory that a transaction is about to create, and the cache's counters for it. After the
+    /// commit, the directory can be marked as known completely, because it is empty.
     pub(crate) fn new_directory(&self, txn: &Txn) -> Option<(Ino, DirCounters)> {
         txn.effects.iter().find_map(|effect| match effect {
             Effect::PutInode(inode) if inode.kind.is_dir() => Some((inode.ino, self.cache.before(inode.ino))),
@@ -345,8 +351,8 @@ impl Meta {
         })
     }
 
-    /// Invalidates the listings that a transaction changes, and puts its effects into the cache. The commit was sent
-    /// at `began`.
+    /// Invalidates the listings that a transaction changes, and puts its effects into the cache. The commit
+    /// was sent at `began`.
     pub(crate) fn remember(&self, txn: &Txn, seq: Seq, inodes: &[Inode], began: Instant) {
         for effect in &txn.effects {
             if let Part::Dirent(parent, _) = effect.footprint().part {

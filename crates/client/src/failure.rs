@@ -12,8 +12,8 @@ pub enum Failure {
     /// The database failed, and the retries failed too.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The operation did not happen, because the session under which it was planned was removed, usually by another
-    /// client.
+    /// The operation did not happen, because the session under which it was planned was removed, usually by
+    /// another client.
     #[error("session {0} was removed by another client, which considered this client dead")]
     Fenced(SessionId),
 }

@@ -1,13 +1,15 @@
-//! The client's session: how it guards the client's changes, and how the client learns of the session's removal.
+//! The client's session: how it guards the client's changes, and how the client learns of the session's
+//! removal.
 //!
-//! A client that shares a volume is registered by one record. Another client may remove that record if it considers
-//! the registered client dead. Each change of a registered client carries [`Guard::Term`](meta::Guard::Term), so none
-//! of its changes commits after the removal, however late it reaches the database. The client learns of the removal
-//! from the conflict ([`Failure::Fenced`](crate::Failure::Fenced)). It then makes no changes until it has a new
-//! session ([`Meta::rejoin`](crate::Meta::rejoin)).
+//! A client that shares a volume is registered by one record. Another client may remove that record if it
+//! considers the registered client dead. Each change of a registered client carries
+//! [`Guard::Term`](meta::Guard::Term), so none of its changes commits after the removal, however late it
+//! reaches the database. The client learns of the removal from the conflict
+//! ([`Failure::Fenced`](crate::Failure::Fenced)). It then makes no changes until it has a new session
+//! ([`Meta::rejoin`](crate::Meta::rejoin)).
 //!
-//! Answers that need no commit are protected by time: [`Meta::is_current`](crate::Meta::is_current) becomes false
-//! some time after the start of the last renewal.
+//! Answers that need no commit are protected by time: [`Meta::is_current`](crate::Meta::is_current) becomes
+//! false some time after the start of the last renewal.
 //!
 //! A new session number is published only after everything that the loss invalidates is marked invalid, so a
 //! thread that sees the new number also sees the marks.

@@ -1,7 +1,8 @@
 //! The hand-over of a session from one process to the next, which serves the same mount.
 //!
-//! The session, its terms and its operation numbers continue. So the process that hands over makes no change from the
-//! moment at which it describes the session, unless the next process has certainly failed before its own first change.
+//! The session, its terms and its operation numbers continue. So the process that hands over makes no change
+//! from the moment at which it describes the session, unless the next process has certainly failed before its
+//! own first change.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -50,8 +51,8 @@ impl Meta {
         Ok(SessionState { session: self.session(), valid_until, terms, stale_holds })
     }
 
-    /// Continues a session that another process has described. Everything in the cache is dropped, because it may have
-    /// been read before the last changes under the session.
+    /// Continues a session that another process has described. Everything in the cache is dropped, because it
+    /// may have been read before the last changes under the session.
     pub fn take_session(&self, state: &SessionState) {
         let SessionState { session, valid_until, terms, stale_holds } = state;
         let latest = (BootInstant::now() + LONGEST_VALIDITY).nanos();

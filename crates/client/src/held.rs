@@ -2,30 +2,31 @@
 //!
 //! A directory that this client creates is held by its session from the start: its record names the session
 //! ([`Inode::holder`]). If another client reads this record for an operation, it recalls the directory before
-//! it continues (`recall.rs`). So until this client gives the directory back, nobody else reads or changes its
-//! content. Inodes that are created in a held directory are held too. A directory that was given back is never
-//! held again.
+//! it continues (`recall.rs`). So until this client gives the directory back, nobody else reads or changes
+//! its content. Inodes that are created in a held directory are held too. A directory that was given back is
+//! never held again.
 //!
-//! While a directory is held, its current state is in memory: `records` has the inodes, entries and rows of everything
-//! that was created in held directories. A transaction that concerns only these is applied to `records`, queued, and
-//! answered. The queue is committed in order, several transactions in a request. Nobody else changes held records, so
-//! the guards of a queued transaction are still true when it is committed. Only the guard of its term can fail:
-//! it fails if the session was removed. Exceptions are the transactions that give directories back: their guards
-//! may fail ([`Queued::is_optional`]).
+//! While a directory is held, its current state is in memory: `records` has the inodes, entries and rows of
+//! everything that was created in held directories. A transaction that concerns only these is applied to
+//! `records`, queued, and answered. The queue is committed in order, several transactions in a request.
+//! Nobody else changes held records, so the guards of a queued transaction are still true when it is
+//! committed. Only the guard of its term can fail: it fails if the session was removed. Exceptions are the
+//! transactions that give directories back: their guards may fail ([`Queued::is_optional`]).
 //!
-//! All other transactions are not queued but sent to the engine. If such a transaction changes files at all, the queue
-//! is committed first, so the order of all changes is kept. If it also concerns something that is held, for example
-//! because it moves a file out of a held directory, no other transaction changes `records` meanwhile, and its effects
-//! are applied to `records` after its commit.
+//! All other transactions are not queued but sent to the engine. If such a transaction changes files at all,
+//! the queue is committed first, so the order of all changes is kept. If it also concerns something that is
+//! held, for example because it moves a file out of a held directory, no other transaction changes `records`
+//! meanwhile, and its effects are applied to `records` after its commit.
 //!
-//! To give everything back, the queue is committed, `records` is dropped, and then the directories' records are changed
-//! so that they no longer name the session. If the session is lost, the queue is lost too.
+//! To give everything back, the queue is committed, `records` is dropped, and then the directories' records
+//! are changed so that they no longer name the session. If the session is lost, the queue is lost too.
 //!
-//! Before a transaction is answered, it is also written to the journal of the session (the crate `journal`). If this
-//! process is killed, the next mount on this machine commits the transactions in the journal (`replay.rs`).
+//! Before a transaction is answered, it is also written to the journal of the session (the crate `journal`).
+//! If this process is killed, the next mount on this machine commits the transactions in the journal
+//! (`replay.rs`).
 //!
-//! The transactions of a request are merged (`merge.rs`). A request that failed is sent again unchanged, because it may
-//! have been committed under its ids.
+//! The transactions of a request are merged (`merge.rs`). A request that failed is sent again unchanged,
+//! because it may have been committed under its ids.
 //!
 //! Lock order: `sending`, then `state`. No lock but `sending` is held during a request.
 
@@ -55,16 +56,17 @@ pub(crate) const MAX_GROUP_BYTES: usize = 1 << 20;
 pub(crate) const MAX_ACL_TEXTS: usize = 64;
 /// If more inodes are held, all are given back.
 pub(crate) const MAX_INODES: usize = 100_000;
-/// How long no new directory is held after another client has recalled one. If the next recall follows within four
-/// times this time, the time doubles, up to [`MAX_SUSPENSION`].
+/// How long no new directory is held after another client has recalled one. If the next recall follows within
+/// four times this time, the time doubles, up to [`MAX_SUSPENSION`].
 pub(crate) const MIN_SUSPENSION: Duration = Duration::from_secs(1);
 pub(crate) const MAX_SUSPENSION: Duration = Duration::from_secs(600);
-/// How long the thread that commits the queue waits for more transactions if fewer than [`MAX_GROUP`] are queued, and
-/// how often it looks meanwhile. A request with many transactions costs little more than one with few. Callers
-/// that need the commit do not wait for this: fsync, a recall and a full queue send at once.
+/// How long the thread that commits the queue waits for more transactions if fewer than [`MAX_GROUP`] are
+/// queued, and how often it looks meanwhile. A request with many transactions costs little more than one with
+/// few. Callers that need the commit do not wait for this: fsync, a recall and a full queue send at once.
 pub(crate) const GATHER_FOR: Duration = Duration::from_millis(30);
 pub(crate) const GATHER_STEP: Duration = Duration::from_millis(3);
-/// How long the thread that commits the queue waits after its retries have failed for the whole retry timeout.
+/// How long the thread that commits the queue waits after its retries have failed for the whole retry
+/// timeout.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// How often a waiting thread checks the state again, even if it is not notified.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -81,8 +83,8 @@ pub(crate) struct Held {
     pub(crate) has_journal: AtomicBool,
     /// Whether anything is held or queued, or a directory that will be held is being created.
     pub(crate) is_busy: AtomicBool,
-    /// Until this time, in nanoseconds since the client was opened, a new directory is held only if this client
-    /// still holds others.
+    /// Until this time, in nanoseconds since the client was opened, a new directory is held only if this
+    /// client still holds others.
     pub(crate) not_before: AtomicU64,
     pub(crate) directories: AtomicUsize,
     /// How often `records` was dropped.
@@ -98,8 +100,8 @@ pub(crate) struct Held {
     pub(crate) state: Mutex<State>,
     /// Notified when anything in `state` changes that a thread waits for.
     pub(crate) changed: Condvar,
-    /// The request that was sent and is not known to be committed. A thread keeps the lock while it sends a part
-    /// of the queue.
+    /// The request that was sent and is not known to be committed. A thread keeps the lock while it sends a
+    /// part of the queue.
     pub(crate) sending: Mutex<Option<Sent>>,
 }
 
@@ -156,7 +158,8 @@ pub(crate) struct Merged {
     pub(crate) is_optional: bool,
 }
 
-/// A transaction that the engine is processing. If it concerns held records, nothing else changes them meanwhile.
+/// A transaction that the engine is processing. If it concerns held records, nothing else changes them
+/// meanwhile.
 #[derive(Debug)]
 pub(crate) struct Entered<'a> {
     pub(crate) held: &'a Held,
@@ -175,8 +178,8 @@ pub(crate) enum HeldRead {
     All(Snapshot),
     /// As `All`, but some of the records are dirents of these inodes, which are not held.
     Linked(Snapshot, Vec<RecordKey>),
-    /// Some are held, or all are but this client may not answer from memory. All queued changes have been committed, so
-    /// the engine has the current records.
+    /// Some are held, or all are but this client may not answer from memory. All queued changes have been
+    /// committed, so the engine has the current records.
     Some,
 }
 
@@ -272,7 +275,8 @@ impl State {
             all.iter().any(|effect| matches!(effect, Effect::PutInode(inode) if inode.ino == *ino))
         };
         match effect {
-            // The inode must get a name in the same transaction. The guards and effects for names check the directory.
+            // The inode must get a name in the same transaction. The guards and effects for names check the
+            // directory.
             Effect::PutInode(inode) => {
                 !self.inodes.contains(&inode.ino)
                     && (!inode.kind.is_dir() || inode.holder() == Some(own))
@@ -316,8 +320,8 @@ impl State {
         txn.guards.iter().any(|guard| self.is_held(&guard.key())) || txn.effects.iter().any(by_effect)
     }
 
-    /// Whether the record belongs to a held inode or directory. Its current value is then in `records`, unless it is a
-    /// record of locks: the engine has those.
+    /// Whether the record belongs to a held inode or directory. Its current value is then in `records`,
+    /// unless it is a record of locks: the engine has those.
     pub(crate) fn is_held(&self, key: &RecordKey) -> bool {
         match key {
             RecordKey::Inode(ino)
@@ -338,7 +342,8 @@ impl State {
             effect => effect.footprint().part.inode().is_some_and(|ino| self.inodes.contains(&ino)),
         };
         let mut effects: Vec<Effect> = txn.effects.iter().filter(is_held).cloned().collect();
-        // A file that has a name elsewhere can be reached without the held directory, so it is not held any more.
+        // A file that has a name elsewhere can be reached without the held directory, so it is not held any
+        // more.
         let leaving: Vec<Ino> = txn
             .effects
             .iter()
@@ -371,15 +376,16 @@ impl State {
                         self.directories.insert(inode.ino);
                     }
                 }
-                // The inode stays in `inodes`: its absence is held too, because the engine may still have its record.
+                // The inode stays in `inodes`: its absence is held too, because the engine may still have its
+                // record.
                 Effect::DropInode { ino } => _ = self.directories.remove(ino),
                 _ => {}
             }
         }
     }
 
-    /// Writes a transaction to the journal before it is queued. Returns whether the journal has it; if not, the
-    /// transaction must not be answered before it is committed.
+    /// Writes a transaction to the journal before it is queued. Returns whether the journal has it; if not,
+    /// the transaction must not be answered before it is committed.
     pub(crate) fn keep(&mut self, txn: &Txn) -> bool {
         self.journal.as_mut().is_some_and(|journal| journal.queued(txn, false))
     }
@@ -404,8 +410,8 @@ impl State {
     /// Removes the first transactions of the queue, which are committed. `sent` is the rest of the request.
     pub(crate) fn pop(&mut self, count: usize, sent: &[Merged]) {
         self.committed += count as u64;
-        // The journal must know this before the tickets are dropped. After that, their terms can end, and the database
-        // would reject these transactions if a replay sent them again.
+        // The journal must know this before the tickets are dropped. After that, their terms can end, and the
+        // database would reject these transactions if a replay sent them again.
         if let Some(journal) = &mut self.journal {
             let left = self.queue.range(count.min(self.queue.len())..);
             journal.committed(count, left.map(|queued| (&queued.txn, queued.is_optional)), &counts(sent));
@@ -451,8 +457,8 @@ impl State {
         sent
     }
 
-    /// The first part of the queue, merged in the way in which a journal says that it was sent. Transactions that are
-    /// not in the queue were never answered.
+    /// The first part of the queue, merged in the way in which a journal says that it was sent. Transactions
+    /// that are not in the queue were never answered.
     pub(crate) fn group_of(&self, counts: &[u32]) -> Option<Sent> {
         let (mut sent, mut queue) = (Sent { txns: Vec::new(), merged: Vec::new() }, self.queue.iter());
         for &count in counts {
@@ -476,8 +482,8 @@ impl State {
         self.only_held(self.records.read(keys).unwrap_or_default())
     }
 
-    /// Removes the records that the engine in memory returns in addition to the requested ones: ACLs, and inodes that
-    /// are not held.
+    /// Removes the records that the engine in memory returns in addition to the requested ones: ACLs, and
+    /// inodes that are not held.
     pub(crate) fn only_held(&self, mut snapshot: Snapshot) -> Snapshot {
         snapshot.records.retain(|record| match record {
             Record::Acl(..) => false,

@@ -1,5 +1,5 @@
-//! Answers operations from the directories that a client holds, and decides which transactions are sent to the engine;
-//! see `held.rs`.
+//! Answers operations from the directories that a client holds, and decides which transactions are sent to
+//! the engine; see `held.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,8 +23,9 @@ use crate::ticket::Ticket;
 
 impl Meta {
     /// From the next session on, holds the directories that this client creates. A thread must run
-    /// [`Meta::commit_queued`]. `make_durable` is called before a row that names slices is committed.
-    /// Changes that are answered before they are committed are written to a journal. Only the first call has an effect.
+    /// [`Meta::commit_queued`]. `make_durable` is called before a row that names slices is committed. Changes
+    /// that are answered before they are committed are written to a journal. Only the first call has an
+    /// effect.
     pub fn hold_new_directories(&self, make_durable: MakeDurable, journals: Arc<dyn Journals>) {
         let _ = self.held.journals.set(journals);
         let _ = self.held.make_durable.set(make_durable);
@@ -54,8 +55,8 @@ impl Meta {
         }
     }
 
-    /// Removes the journal of a session that continues, if nothing is held or queued. From then on no directory
-    /// is held, until [`Meta::begin_journal`]. Returns false if something is held or queued.
+    /// Removes the journal of a session that continues, if nothing is held or queued. From then on no
+    /// directory is held, until [`Meta::begin_journal`]. Returns false if something is held or queued.
     pub fn end_empty_journal(&self) -> bool {
         let mut state = host::lock(&self.held.state);
         let is_empty = state.queue.is_empty() && state.directories.is_empty();
@@ -70,8 +71,8 @@ impl Meta {
         self.held.make_durable.get().is_some()
     }
 
-    /// Whether the session has a journal. The lock on the journal tells others on this machine whether the process has
-    /// ended.
+    /// Whether the session has a journal. The lock on the journal tells others on this machine whether the
+    /// process has ended.
     pub fn has_journal(&self) -> bool {
         self.held.has_journal.load(Ordering::Acquire)
     }
@@ -97,8 +98,8 @@ impl Meta {
         Known { held: &self.held, cache: &self.cache, kind: self.volume().acl, may_be_held }
     }
 
-    /// Whether anything is held, and this client may answer from it. It may not if its session was not renewed for a
-    /// long time: other clients may then have removed the session and changed its directories.
+    /// Whether anything is held, and this client may answer from it. It may not if its session was not
+    /// renewed for a long time: other clients may then have removed the session and changed its directories.
     fn may_answer_held(&self) -> bool {
         !self.held.is_idle()
             && !self.held.is_ending.load(Ordering::Acquire)
@@ -114,12 +115,13 @@ impl Meta {
         state.queue.iter().flat_map(|queued| slices_of(&queued.txn)).min()
     }
 
-    /// Applies a transaction to the held records, and queues it. `None` if it must be sent to the engine instead, for
-    /// example because it concerns anything that is not held, or because the journal cannot take it.
+    /// Applies a transaction to the held records, and queues it. `None` if it must be sent to the engine
+    /// instead, for example because it concerns anything that is not held, or because the journal cannot take
+    /// it.
     ///
     /// # Errors
-    /// [`Failure::Fenced`]; [`Failure::Engine`] if the database has not accepted earlier transactions for too long.
-    /// Then nothing was changed.
+    /// [`Failure::Fenced`]; [`Failure::Engine`] if the database has not accepted earlier transactions for too
+    /// long. Then nothing was changed.
     pub(crate) fn commit_held(&self, txn: &Txn, ticket: &Ticket) -> Result<Option<Outcome>, Failure> {
         if !self.may_answer_held() {
             return Ok(None);
@@ -174,8 +176,8 @@ impl Meta {
         Ok(Some(outcome))
     }
 
-    /// The transaction with an effect that stores the ACL in place of each guard of an ACL, because such a guard might
-    /// fail later. `None` if an ACL is not known.
+    /// The transaction with an effect that stores the ACL in place of each guard of an ACL, because such a
+    /// guard might fail later. `None` if an ACL is not known.
     fn with_acls(&self, txn: &Txn) -> Option<Txn> {
         let mut queued = txn.clone();
         queued.guards.retain(|guard| !matches!(guard, Guard::Acl { .. }));
@@ -204,9 +206,9 @@ impl Meta {
         Some(text)
     }
 
-    /// Prepares for a transaction that is to be sent to the engine. If it changes files, everything that is queued is
-    /// committed first. If it concerns held records, no other transaction changes them until the returned
-    /// [`Entered`] is dropped.
+    /// Prepares for a transaction that is to be sent to the engine. If it changes files, everything that is
+    /// queued is committed first. If it concerns held records, no other transaction changes them until the
+    /// returned [`Entered`] is dropped.
     ///
     /// # Errors
     /// Those of [`Meta::settle_held`].
@@ -245,8 +247,8 @@ impl Meta {
         }
     }
 
-    /// Takes over the result of a transaction that was sent to the engine. `is_known` says whether the transaction was
-    /// certainly committed.
+    /// Takes over the result of a transaction that was sent to the engine. `is_known` says whether the
+    /// transaction was certainly committed.
     pub(crate) fn leave(&self, entered: Option<Entered<'_>>, txn: &Txn, is_known: bool) {
         let Some(entered) =
             entered.filter(|entered| entered.concerns_held || !entered.being_created.is_empty())
@@ -259,8 +261,8 @@ impl Meta {
             // The session of the transaction has ended, so it holds nothing.
         } else if is_known && !state.is_closing {
             state.apply(txn, own);
-            // If an earlier attempt had no known result, the new directories are in `stale_holds`. Now they are
-            // held.
+            // If an earlier attempt had no known result, the new directories are in `stale_holds`. Now they
+            // are held.
             entered.being_created.iter().for_each(|ino| _ = state.stale_holds.remove(ino));
             // If the change stream was interrupted, a recall of a new directory may have been missed.
             state.must_give_back |= !entered.being_created.is_empty() && !self.is_current();
@@ -269,8 +271,9 @@ impl Meta {
                 drop(state.drop_records(&self.held.drops));
             }
         } else {
-            // The records of the new directories may name this session, although the directories are not held. If the
-            // transaction concerned held records, `records` may be out of date, so it is dropped.
+            // The records of the new directories may name this session, although the directories are not
+            // held. If the transaction concerned held records, `records` may be out of date, so it is
+            // dropped.
             state.stale_holds.extend(&entered.being_created);
             if entered.concerns_held {
                 let directories = state.drop_records(&self.held.drops);
@@ -297,8 +300,8 @@ impl Meta {
         }
     }
 
-    /// Reads records that an operation needs, if all of them are held. Otherwise prepares for reading them from the
-    /// engine.
+    /// Reads records that an operation needs, if all of them are held. Otherwise prepares for reading them
+    /// from the engine.
     ///
     /// # Errors
     /// Those of [`Meta::settle_held`].
@@ -338,8 +341,9 @@ impl Meta {
         !self.held.is_idle() && host::lock(&self.held.state).directories.contains(&dir)
     }
 
-    /// One page of a directory, as [`Meta::list`]. `None` if the directory is not held, if the engine is processing a
-    /// change of held records, or if `inodes` are requested and one of them is not held, because it has a name elsewhere.
+    /// One page of a directory, as [`Meta::list`]. `None` if the directory is not held, if the engine is
+    /// processing a change of held records, or if `inodes` are requested and one of them is not held, because
+    /// it has a name elsewhere.
     pub(crate) fn list_held(
         &self,
         parent: Ino,
@@ -389,8 +393,8 @@ impl Meta {
             let began = Instant::now();
             let snapshot = self.retry(|| self.engine.read(&keys))?;
             let snapshot = self.without_held(snapshot);
-            // If held records were dropped meanwhile, `without_held` did not remove them from this answer, which
-            // may be older than their last commit.
+            // If held records were dropped meanwhile, `without_held` did not remove them from this answer,
+            // which may be older than their last commit.
             if self.held_drops() != drops {
                 continue;
             }

@@ -1,4 +1,5 @@
-//! A client of a volume: runs operations on an engine, with one retry loop, and caches the records that it has read.
+//! A client of a volume: runs operations on an engine, with one retry loop, and caches the records that it
+//! has read.
 
 mod activity;
 mod cache;

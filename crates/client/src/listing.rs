@@ -6,13 +6,14 @@
 //! gives a wrong answer.
 //!
 //! The order of steps makes this safe. A reader notes the generation before it reads the directory. A change
-//! increments the generation after its commit and before any caller is told of it. So when a caller can know of
-//! the change, a listing without the change is of an older generation.
+//! increments the generation after its commit and before any caller is told of it. So when a caller can know
+//! of the change, a listing without the change is of an older generation.
 //!
-//! The cache of records also knows directories completely (`cache.rs`), for another purpose. Its mark answers a lookup
-//! of a name that does not exist, and becomes invalid as soon as one of the directory's entries is evicted. A listing
-//! answers readdir without a search in the cache for each name, at about 60 bytes an entry, and outlives the records.
-//! If both were one, each readdir would have to sort the names, or each eviction would have to copy the listing.
+//! The cache of records also knows directories completely (`cache.rs`), for another purpose. Its mark answers
+//! a lookup of a name that does not exist, and becomes invalid as soon as one of the directory's entries is
+//! evicted. A listing answers readdir without a search in the cache for each name, at about 60 bytes an
+//! entry, and outlives the records. If both were one, each readdir would have to sort the names, or each
+//! eviction would have to copy the listing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -79,8 +80,8 @@ impl Listings {
         *self.kept.write().unwrap_or_else(PoisonError::into_inner) = Kept::default();
     }
 
-    /// Caches a listing that was read in generation `generation`, unless the directory has changed since, or the
-    /// listing alone exceeds the bound. If it does not fit beside the others, they are dropped.
+    /// Caches a listing that was read in generation `generation`, unless the directory has changed since, or
+    /// the listing alone exceeds the bound. If it does not fit beside the others, they are dropped.
     pub(crate) fn keep(&self, dir: Ino, generation: Generation, whole: WholeListing) {
         let size = whole.len() + ENTRIES_PER_DIRECTORY;
         if self.generation(dir) != generation || size > self.max_entries {

@@ -1,11 +1,12 @@
 //! Merges queued transactions that follow each other into one.
 //!
-//! A program that makes a file changes it several times. The transactions of these changes depend on each other, so
-//! most servers would commit them one after another, with a sync for each. The merged transaction creates the inode in
-//! its last state. It is committed completely or not at all, so no change is visible without the changes before it.
+//! A program that makes a file changes it several times. The transactions of these changes depend on each
+//! other, so most servers would commit them one after another, with a sync for each. The merged transaction
+//! creates the inode in its last state. It is committed completely or not at all, so no change is visible
+//! without the changes before it.
 //!
-//! An earlier transaction may change the record that a guard of a later one checks. Such a guard was checked in memory,
-//! and is left out. A transaction that cannot be merged begins the next merged transaction.
+//! An earlier transaction may change the record that a guard of a later one checks. Such a guard was checked
+//! in memory, and is left out. A transaction that cannot be merged begins the next merged transaction.
 
 use meta::{Effect, Guard, Inode, Part, Txn};
 use types::Ino;

@@ -112,9 +112,9 @@ impl Meta {
     }
 }
 
-/// A random session number. Its highest bit is set, so it is never one of the numbers that the volume leases. It
-/// must not be derived from the time, because two clients that open a volume at the same moment would then share
-/// a session number and so operation ids.
+/// A random session number. Its highest bit is set, so it is never one of the numbers that the volume leases.
+/// It must not be derived from the time, because two clients that open a volume at the same moment would then
+/// share a session number and so operation ids.
 pub(crate) fn random_session() -> SessionId {
     SessionId(1 << 63 | host::random())
 }

@@ -1,4 +1,5 @@
-//! How the queue of changes in held directories is committed, and how the directories are given back; see `held.rs`.
+//! How the queue of changes in held directories is committed, and how the directories are given back; see
+//! `held.rs`.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -26,7 +27,8 @@ impl Meta {
     /// Returns when everything that was queued before the call is committed.
     ///
     /// # Errors
-    /// Those of the database; the transactions remain queued. [`Failure::Fenced`]: they will never be committed.
+    /// Those of the database; the transactions remain queued. [`Failure::Fenced`]: they will never be
+    /// committed.
     pub fn settle_held(&self) -> Result<(), Failure> {
         if self.held.is_idle() {
             return Ok(());
@@ -48,8 +50,8 @@ impl Meta {
         }
     }
 
-    /// Sends the first part of the queue, with retries, unless the first `target` transactions that were ever queued
-    /// are committed.
+    /// Sends the first part of the queue, with retries, unless the first `target` transactions that were ever
+    /// queued are committed.
     pub(crate) fn send_queued(&self, target: u64) -> Result<(), Failure> {
         let own = self.session();
         self.retry(|| {
@@ -75,8 +77,8 @@ impl Meta {
             }
             let Some(first) = state.queue.front() else { return Ok(()) };
             let first = first.txn.op_id;
-            // If a request that begins with the first queued transaction was sent before, it is sent again. A request
-            // that begins with another transaction is from a lost session, and is not sent again.
+            // If a request that begins with the first queued transaction was sent before, it is sent again. A
+            // request that begins with another transaction is from a lost session, and is not sent again.
             if sending.as_ref().is_none_or(|sent| sent.txns[0].op_id != first) {
                 let group = state.first_group();
                 state.note_sent(&group.merged);
@@ -90,7 +92,8 @@ impl Meta {
             error.kind == ErrorKind::Determinate { transient: false } && error.errno != Errno::ENOSPC
         };
         let outcomes = self.make_durable(&slices).and_then(|()| match self.engine.commit(&sent.txns) {
-            // One of the transactions may be refused, so the first one is sent alone. The others are sent again unchanged.
+            // One of the transactions may be refused, so the first one is sent alone. The others are sent
+            // again unchanged.
             Err(error) if refused(&error) && sent.txns.len() > 1 => self.engine.commit(&sent.txns[..1]),
             done => done,
         });
@@ -181,8 +184,8 @@ impl Meta {
     /// Commits everything that is queued, and gives all directories back.
     ///
     /// # Errors
-    /// Those of the database. Then either everything is still held, or nothing is held, but changes of the directories'
-    /// records are still queued. [`Failure::Fenced`]: the session is lost.
+    /// Those of the database. Then either everything is still held, or nothing is held, but changes of the
+    /// directories' records are still queued. [`Failure::Fenced`]: the session is lost.
     pub fn give_back(&self) -> Result<(), Failure> {
         let mut state = host::lock(&self.held.state);
         while state.is_held_txn_in_flight || state.is_closing {
@@ -211,9 +214,10 @@ impl Meta {
         self.settle_held()
     }
 
-    /// Handles a change of an inode's locks by another client, which may be a recall (`recall.rs`). If the inode is a
-    /// held directory, the thread that commits the queue gives everything back. If it is a directory that is not
-    /// held, but whose record may name this session, a change that removes the session from the record is queued.
+    /// Handles a change of an inode's locks by another client, which may be a recall (`recall.rs`). If the
+    /// inode is a held directory, the thread that commits the queue gives everything back. If it is a
+    /// directory that is not held, but whose record may name this session, a change that removes the session
+    /// from the record is queued.
     pub fn recalled(&self, ino: Ino) {
         if !self.is_holding() {
             return;
@@ -244,8 +248,8 @@ impl Meta {
         self.held.changed.notify_all();
     }
 
-    /// Drops everything that is held, and the queue, because the session is lost. Returns the number of transactions
-    /// that were answered and are lost, and the inodes that they concern.
+    /// Drops everything that is held, and the queue, because the session is lost. Returns the number of
+    /// transactions that were answered and are lost, and the inodes that they concern.
     pub fn drop_held(&self) -> (usize, HashSet<Ino>) {
         let mut state = host::lock(&self.held.state);
         drop(state.drop_records(&self.held.drops));
@@ -279,8 +283,8 @@ impl Meta {
         self.held.has_lost.swap(false, Ordering::AcqRel)
     }
 
-    /// Commits queued changes, and gives back directories that others recall, until `stop` returns true. Runs on a
-    /// thread of its own.
+    /// Commits queued changes, and gives back directories that others recall, until `stop` returns true. Runs
+    /// on a thread of its own.
     pub fn commit_queued(&self, stop: &dyn Fn() -> bool) {
         while !stop() {
             let mut state = host::lock(&self.held.state);
@@ -304,7 +308,8 @@ impl Meta {
         }
     }
 
-    /// Waits for more transactions, until the queue fills a request or `GATHER_FOR` has passed. A recall ends this too.
+    /// Waits for more transactions, until the queue fills a request or `GATHER_FOR` has passed. A recall ends
+    /// this too.
     fn gather(&self) {
         let until = Instant::now() + GATHER_FOR;
         loop {

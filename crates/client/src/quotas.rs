@@ -1,6 +1,6 @@
-//! Sets and removes quotas while others use the volume. A walk over the tree adds the inodes that existed before to a
-//! new quota, or takes the inodes out of a quota that is removed. `ops/src/quota_rules.rs` explains why one walk
-//! meets all of them, and why a walk can begin anew after a crash.
+//! Sets and removes quotas while others use the volume. A walk over the tree adds the inodes that existed
+//! before to a new quota, or takes the inodes out of a quota that is removed. `ops/src/quota_rules.rs`
+//! explains why one walk meets all of them, and why a walk can begin anew after a crash.
 
 use meta::{Quota, QuotaKey, QuotaRule, QuotaState, Record, Scan, ScanInclude};
 use ops::{
@@ -15,16 +15,16 @@ use crate::failure::Failure;
 /// Why a quota was not set or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum QuotaError {
-    /// Quotas must be set from the outside in, and removed from the inside out: a walk does not change the tags of
-    /// inodes that belong to a quota inside.
+    /// Quotas must be set from the outside in, and removed from the inside out: a walk does not change the
+    /// tags of inodes that belong to a quota inside.
     #[error("directory {dir} below it has a quota of its own")]
     Inside { dir: Ino },
     #[error("the directory has no quota")]
     NoQuota,
     #[error("the quota is being removed")]
     Removing,
-    /// Below a quota whose walk is not done, some inodes count in that quota and some do not yet or no longer. A quota that
-    /// begins there would not count them all.
+    /// Below a quota whose walk is not done, some inodes count in that quota and some do not yet or no
+    /// longer. A quota that begins there would not count them all.
     #[error("the quota of directory {dir} around it is incomplete")]
     Unfinished { dir: Ino },
     #[error("the walk was interrupted")]
@@ -49,7 +49,8 @@ type Progress<'a> = &'a mut dyn FnMut(&Retagging) -> bool;
 
 const BY_TOOL: Authority<'static> = Authority::Kernel { revisions: None };
 
-/// How many entries one commit changes: few, so that the commit seldom conflicts with the users of the directory.
+/// How many entries one commit changes: few, so that the commit seldom conflicts with the users of the
+/// directory.
 const PAGE: usize = 16;
 
 /// The greatest depth of a directory. A longer path is a cycle, which only damage can cause.
@@ -113,8 +114,9 @@ impl Meta {
         }
     }
 
-    /// Sets the limits of a directory's quota, which are in force at once. If the directory has no quota, this creates
-    /// one, and a walk counts the inodes below the directory. After an interrupted walk, another call completes it.
+    /// Sets the limits of a directory's quota, which are in force at once. If the directory has no quota,
+    /// this creates one, and a walk counts the inodes below the directory. After an interrupted walk, another
+    /// call completes it.
     ///
     /// # Errors
     /// [`QuotaError`]; ENOENT if `dir` does not exist; ENOTDIR; ELOOP and EBUSY as [`BeginQuota`].
@@ -174,8 +176,8 @@ impl Meta {
         Ok(id)
     }
 
-    /// Removes a directory quota: a walk takes all inodes out of it, which then count only in the quota around it.
-    /// After an interrupted walk, another call completes it.
+    /// Removes a directory quota: a walk takes all inodes out of it, which then count only in the quota
+    /// around it. After an interrupted walk, another call completes it.
     ///
     /// # Errors
     /// [`QuotaError`].
@@ -192,8 +194,8 @@ impl Meta {
         };
         // From here on no quota can be created inside.
         if let Err(inside) = self.require_none_inside(id) {
-            // Another tool may have taken some inodes out of this quota meanwhile, so the quota may be incomplete. A
-            // walk must count its inodes again.
+            // Another tool may have taken some inodes out of this quota meanwhile, so the quota may be
+            // incomplete. A walk must count its inodes again.
             if rule.state != QuotaState::Removing {
                 self.change_state(id, QuotaState::Removing, QuotaState::Building)?;
             }
@@ -214,8 +216,8 @@ impl Meta {
         done
     }
 
-    /// Sets the limits of a user or group, which are in force at once. For the first such quota of a volume, a walk
-    /// counts the inodes of every user and group.
+    /// Sets the limits of a user or group, which are in force at once. For the first such quota of a volume,
+    /// a walk counts the inodes of every user and group.
     ///
     /// # Errors
     /// [`QuotaError`].
@@ -288,8 +290,8 @@ impl Meta {
         Err(Errno::ELOOP.into())
     }
 
-    /// Changes the tags of a directory and of everything below it. `progress` is called after each page of entries.
-    /// Memory is bounded by the depth of the tree and the number of quotas in it.
+    /// Changes the tags of a directory and of everything below it. `progress` is called after each page of
+    /// entries. Memory is bounded by the depth of the tree and the number of quotas in it.
     ///
     /// # Errors
     /// Those of the database.
@@ -361,8 +363,8 @@ impl Meta {
         let at = RetagAt::Entries { dir: parent, entries: entries.clone() };
         match self.retag(change, at, count, done) {
             Ok(retagged) => frame.below.extend(retagged.directories),
-            // Most likely others change these inodes all the time. A commit that changes one inode meets fewer
-            // conflicts.
+            // Most likely others change these inodes all the time. A commit that changes one inode meets
+            // fewer conflicts.
             Err(Failure::Engine(error)) if error.errno == Errno::EIO => {
                 for entry in entries {
                     let at = RetagAt::Entries { dir: parent, entries: vec![entry] };

@@ -1,7 +1,7 @@
-//! Reads the uncached directories on the path from a directory up to the root, before the operation is planned
-//! again. Each directory names only its parent, so each takes a read of its own. If the operation were planned
-//! after each read, each plan would check all directories that are already read, so the cost would be quadratic in
-//! the depth.
+//! Reads the uncached directories on the path from a directory up to the root, before the operation is
+//! planned again. Each directory names only its parent, so each takes a read of its own. If the operation
+//! were planned after each read, each plan would check all directories that are already read, so the cost
+//! would be quadratic in the depth.
 
 use host::Instant;
 
@@ -21,8 +21,8 @@ impl Meta {
         most: u32,
         fresh: &mut OwnReads,
     ) -> Result<u32, Failure> {
-        // Cached parents may form a cycle, which Brent's algorithm detects, as in `ops/src/rename.rs`. Here a cycle
-        // only ends the loop.
+        // Cached parents may form a cycle, which Brent's algorithm detects, as in `ops/src/rename.rs`. Here a
+        // cycle only ends the loop.
         let (mut at, mut mark, mut steps, mut reads) = (dir, dir, 0_u64, 0);
         while at != Ino::ROOT {
             let key = Key::Inode(at);

@@ -10,8 +10,8 @@ use crate::listing::{Generation, WholeListing};
 
 impl Meta {
     /// One page of a directory in the order of names, beginning after `after`: for each name its entry and,
-    /// if `inodes`, its inode. ACLs that the engine returns with the inodes are cached. A directory that this client
-    /// holds is listed from memory.
+    /// if `inodes`, its inode. ACLs that the engine returns with the inodes are cached. A directory that this
+    /// client holds is listed from memory.
     ///
     /// # Errors
     /// Those of the database.
@@ -41,9 +41,10 @@ impl Meta {
         Ok(listing)
     }
 
-    /// The generation of a directory for a read that begins now; `None` if a listing cannot be cached, because cached
-    /// records are not kept current, or because this client holds the directory: it is listed from memory anyway, and a
-    /// change that the engine commits increments the generation before `State::apply`.
+    /// The generation of a directory for a read that begins now; `None` if a listing cannot be cached,
+    /// because cached records are not kept current, or because this client holds the directory: it is listed
+    /// from memory anyway, and a change that the engine commits increments the generation before
+    /// `State::apply`.
     pub fn generation(&self, dir: Ino) -> Option<Generation> {
         (self.is_current() && !self.is_held_here(dir)).then(|| self.listings.generation(dir))
     }
@@ -60,8 +61,8 @@ impl Meta {
         if self.is_current() { self.listings.get(dir) } else { None }
     }
 
-    /// Whether another session holds this directory, according to the cache. Its stored records may then be out of
-    /// date.
+    /// Whether another session holds this directory, according to the cache. Its stored records may then be
+    /// out of date.
     pub fn is_held_elsewhere(&self, ino: Ino) -> bool {
         let [inode] = self.known_inodes(&[ino])[..] else { return false };
         inode.as_ref().and_then(Inode::holder).is_some_and(|holder| holder != self.session())

@@ -9,13 +9,14 @@ use types::{Errno, Ino, Name};
 use crate::driver::{BY_KERNEL, Meta};
 use crate::failure::Failure;
 
-/// The most entries that one commit removes. If the engine does not accept a transaction of that size, the number is
-/// halved.
+/// The most entries that one commit removes. If the engine does not accept a transaction of that size, the
+/// number is halved.
 const PRUNED_AT_ONCE: usize = 256;
 
 impl Meta {
-    /// Removes orphans. If one commit for all fails, for example because the files have very many slices, removes them
-    /// one by one. The tree below the root of an unfinished copy is removed first, until `stop` returns true.
+    /// Removes orphans. If one commit for all fails, for example because the files have very many slices,
+    /// removes them one by one. The tree below the root of an unfinished copy is removed first, until `stop`
+    /// returns true.
     ///
     /// # Errors
     /// ENOTEMPTY if an unfinished copy was not removed because of `stop`; those of the database.
@@ -36,8 +37,8 @@ impl Meta {
         done
     }
 
-    /// Removes everything below the root of an unfinished copy. No path leads there, and only a commit of the copy that
-    /// was in doubt can still add entries.
+    /// Removes everything below the root of an unfinished copy. No path leads there, and only a commit of the
+    /// copy that was in doubt can still add entries.
     fn prune_tree(&self, root: Ino, stop: &dyn Fn() -> bool) -> Result<(), Failure> {
         match self.retry(|| self.engine().read(&[RecordKey::Inode(root)]))?.records.first() {
             // If the link count is not 0, the copy has just got its name.
@@ -45,7 +46,8 @@ impl Meta {
             _ => return Ok(()),
         }
         let mut at_once = PRUNED_AT_ONCE;
-        // The directories from the root to the one that is being emptied, and others that are still to be emptied.
+        // The directories from the root to the one that is being emptied, and others that are still to be
+        // emptied.
         let mut dirs = vec![root];
         let mut emptied: HashSet<Ino> = HashSet::new();
         while let Some(&dir) = dirs.last() {

@@ -1,7 +1,8 @@
 //! Recalls: this client makes another session give back a directory that the other session holds (`held.rs`).
 //!
-//! This client writes the directory's locks again, unchanged, so that the change stream notifies the holder. If the
-//! holder's session has been removed, this client itself removes the session from the directory's record.
+//! This client writes the directory's locks again, unchanged, so that the change stream notifies the holder.
+//! If the holder's session has been removed, this client itself removes the session from the directory's
+//! record.
 
 use std::time::Duration;
 
@@ -12,17 +13,17 @@ use types::{BootInstant, Errno, Ino, SessionId, Time};
 use crate::driver::Meta;
 use crate::failure::Failure;
 
-/// How often the holder is asked again: it may have read the directory's record before the stream could notify it of the
-/// recall.
+/// How often the holder is asked again: it may have read the directory's record before the stream could
+/// notify it of the recall.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// The pauses between reads of the directory's record.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(20);
-/// How long a holder may take before the operation fails. It is longer than [`SILENT`], so a holder that has stopped
-/// does not make the operation fail.
+/// How long a holder may take before the operation fails. It is longer than [`SILENT`], so a holder that has
+/// stopped does not make the operation fail.
 const HOLDER_TIMEOUT: Duration = Duration::from_secs(180);
-/// A session whose heartbeat has not changed for this long is removed, as other mounts do (`SessionTimes` of the crate
-/// `vfs`).
+/// A session whose heartbeat has not changed for this long is removed, as other mounts do (`SessionTimes` of
+/// the crate `vfs`).
 const SILENT: Duration = Duration::from_secs(90);
 /// The most time that counts as silence for two successive reads of the same heartbeat.
 const LONGEST_GAP: Duration = Duration::from_secs(1);

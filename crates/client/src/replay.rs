@@ -1,8 +1,10 @@
-//! Commits the changes that mounts of this machine had answered, but not committed, when their processes ended.
+//! Commits the changes that mounts of this machine had answered, but not committed, when their processes
+//! ended.
 //!
-//! Each journal is replayed by a client that continues the session of the process that has ended: the journal is its
-//! queue. The transactions keep their ids and the guards of their terms, so the database recognizes those that it
-//! already has, and rejects all once the session is removed. A replay that is interrupted is continued by the next one.
+//! Each journal is replayed by a client that continues the session of the process that has ended: the journal
+//! is its queue. The transactions keep their ids and the guards of their terms, so the database recognizes
+//! those that it already has, and rejects all once the session is removed. A replay that is interrupted is
+//! continued by the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,12 +24,12 @@ use crate::ticket::{OpenTerm, Ticket};
 const VALID_FOR: Duration = Duration::from_secs(60);
 
 impl Meta {
-    /// Commits the changes in the journals of this volume whose processes have ended, and removes their sessions.
-    /// Returns whether a journal is finished because its session was removed, now or earlier.
+    /// Commits the changes in the journals of this volume whose processes have ended, and removes their
+    /// sessions. Returns whether a journal is finished because its session was removed, now or earlier.
     ///
     /// # Errors
-    /// [`Failure::Engine`]: a journal cannot be read, or is from another version of limen; errors of the database. The
-    /// journals that were not replayed remain.
+    /// [`Failure::Engine`]: a journal cannot be read, or is from another version of limen; errors of the
+    /// database. The journals that were not replayed remain.
     pub fn replay(&self, journals: &dyn Journals, make_durable: &MakeDurable) -> Result<bool, Failure> {
         let unreadable =
             |error| EngineError::permanent(format!("cannot read the journals of mounts: {error}"));
@@ -70,7 +72,8 @@ impl Meta {
             }
         };
         if unfinished.header.loaded != self.volume().loaded {
-            // The journal belongs to another volume with the same UUID, because one of the two was loaded from a dump.
+            // The journal belongs to another volume with the same UUID, because one of the two was loaded
+            // from a dump.
             return Ok(false);
         }
         if unfinished.is_damaged {
@@ -84,8 +87,8 @@ impl Meta {
         let is_same_boot = unfinished.header.boot_id == host::boot_id();
         let record = self.session_record(&unfinished)?;
         if record.is_some() && !is_same_boot {
-            // Parts of the journal may have been lost when the machine stopped. A different boot does not prove that
-            // the session has ended, because several machines may share the directory of journals.
+            // Parts of the journal may have been lost when the machine stopped. A different boot does not
+            // prove that the session has ended, because several machines may share the directory of journals.
             return Ok(false);
         }
         let journal = Journal::resume(storage, &unfinished.header, unfinished.len).map_err(|error| {
@@ -169,8 +172,9 @@ impl Meta {
         }
         client.held.note(&state);
         drop(state);
-        // The renewal keeps others from removing the session. It uses ids of another client: the process that has ended
-        // may have used the ids that `client` would give, and the database does nothing for an id that it knows.
+        // The renewal keeps others from removing the session. It uses ids of another client: the process that
+        // has ended may have used the ids that `client` would give, and the database does nothing for an id
+        // that it knows.
         let visitor = Meta::new(Arc::clone(&self.engine), self.volume().clone(), random_session(), 1);
         visitor.set_retry_timeout(self.retry_timeout());
         let began = BootInstant::now();

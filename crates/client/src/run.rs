@@ -1,9 +1,9 @@
 //! The one loop that runs an operation from plan to commit, including all retries.
 //!
 //! Each round plans the operation with the records that are known. If the plan is missing records, they are
-//! read. If its answer is certain ([`certainty`]), the operation ends. Otherwise its guards and effects become
-//! an [`Attempt`], which is committed. If a guard fails, the engine returns the current records of all guards
-//! as of one moment, and the next round plans with those.
+//! read. If its answer is certain ([`certainty`]), the operation ends. Otherwise its guards and effects
+//! become an [`Attempt`], which is committed. If a guard fails, the engine returns the current records of all
+//! guards as of one moment, and the next round plans with those.
 
 use std::ops::ControlFlow;
 
@@ -74,13 +74,13 @@ struct Run<'a, O: Op> {
     in_doubt: &'a mut Option<InDoubtTxn>,
     /// Makes the reply for the transactions that were sent under this id before this run.
     earlier: Option<fn() -> O::Reply>,
-    /// The replies for the transactions that met a conflict in this run while the operation was in doubt, by the
-    /// numbers of their plans.
+    /// The replies for the transactions that met a conflict in this run while the operation was in doubt, by
+    /// the numbers of their plans.
     replies: Vec<(u32, O::Reply)>,
     /// The operation gets its id when it first has something to commit, and keeps it.
     ticket: Option<Ticket>,
-    /// The records that the operation has read. They are from `reads` moments. `all_reads` also counts reads whose
-    /// records were discarded.
+    /// The records that the operation has read. They are from `reads` moments. `all_reads` also counts reads
+    /// whose records were discarded.
     fresh: OwnReads,
     reads: u32,
     all_reads: u32,
@@ -348,8 +348,8 @@ impl<'a, O: Op> Run<'a, O> {
         };
         match outcome {
             Outcome::Committed { inodes, .. } if may_be_earlier(self.in_doubt, &inodes) => {
-                // The engine may have answered for an earlier plan with other effects, so the present values of the
-                // records that this plan changes are not known.
+                // The engine may have answered for an earlier plan with other effects, so the present values
+                // of the records that this plan changes are not known.
                 meta.invalidate_txn(&txn);
                 meta.leave(entered, &txn, false);
                 let last = self.last_plan();
@@ -378,7 +378,8 @@ impl<'a, O: Op> Run<'a, O> {
             }
             Outcome::Conflict(snapshot) => {
                 let concerns_held = entered.as_ref().is_some_and(Entered::concerns_held);
-                // An earlier attempt may still change held records, or create a directory that names this session.
+                // An earlier attempt may still change held records, or create a directory that names this
+                // session.
                 match self.in_doubt {
                     Some(_) => meta.leave(entered, &txn, false),
                     None => drop(entered),
@@ -406,8 +407,8 @@ impl<'a, O: Op> Run<'a, O> {
                 if meta.held_drops() == drops {
                     self.fresh = self.take(&snapshot, began).into_iter().collect();
                 } else {
-                    // The held records were dropped meanwhile, so the database may have newer records than this
-                    // snapshot.
+                    // The held records were dropped meanwhile, so the database may have newer records than
+                    // this snapshot.
                     self.forget_reads();
                 }
                 self.conflicted();

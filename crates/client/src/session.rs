@@ -24,9 +24,9 @@ impl Meta {
         self.fence.is_fenced()
     }
 
-    /// The guard that an operation must carry: that the term of its id is still open. `None` if this client has
-    /// the volume exclusively, because the database's own lock then excludes others, and `None` if the client is
-    /// not registered.
+    /// The guard that an operation must carry: that the term of its id is still open. `None` if this client
+    /// has the volume exclusively, because the database's own lock then excludes others, and `None` if the
+    /// client is not registered.
     ///
     /// # Errors
     /// [`Failure::Fenced`]: the session is known to be removed.
@@ -71,8 +71,8 @@ impl Meta {
         Ok(())
     }
 
-    /// Registers this client among the volume's sessions. The session counts as valid for `valid_for` from the
-    /// start of this call; cached records are not used longer without a renewal.
+    /// Registers this client among the volume's sessions. The session counts as valid for `valid_for` from
+    /// the start of this call; cached records are not used longer without a renewal.
     ///
     /// # Errors
     /// [`Failure::Operation`] with EBUSY: a tool has the volume exclusively; those of the database.
@@ -161,10 +161,10 @@ impl Meta {
         }
     }
 
-    /// Begins the next term of the session, and ends the terms whose operations all have answers. Does nothing
-    /// if this client is not registered or has the volume exclusively, if another thread is already doing it, or
-    /// if no open term has had more than one operation and no operation was given up in doubt. Call it about once a
-    /// minute, so that the results of a mostly idle client are dropped too.
+    /// Begins the next term of the session, and ends the terms whose operations all have answers. Does
+    /// nothing if this client is not registered or has the volume exclusively, if another thread is already
+    /// doing it, or if no open term has had more than one operation and no operation was given up in doubt.
+    /// Call it about once a minute, so that the results of a mostly idle client are dropped too.
     ///
     /// # Errors
     /// [`Failure::Fenced`]; those of the database.
@@ -175,8 +175,8 @@ impl Meta {
         let Some((op, mut in_doubt)) = self.terms.next_term() else { return Ok(()) };
         let done = self.run_once(&op, &BY_KERNEL, &mut in_doubt);
         self.terms.note(op, in_doubt, done.is_ok(), || {
-            // Changes of the ended terms were committed before this moment, if at all. `in_doubt_until` lets this
-            // client apply them when they are delivered.
+            // Changes of the ended terms were committed before this moment, if at all. `in_doubt_until` lets
+            // this client apply them when they are delivered.
             self.in_doubt_until.fetch_max(self.nanos_of(Instant::now()), Ordering::AcqRel);
         });
         done

@@ -1,5 +1,5 @@
-//! The volume's settings in a running client: they can be replaced while operations use them, and are read without a
-//! lock.
+//! The volume's settings in a running client: they can be replaced while operations use them, and are read
+//! without a lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};

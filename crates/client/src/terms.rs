@@ -14,11 +14,11 @@
 //!
 //! Operations of a client that is not registered belong to no term ([`Term::NONE`]).
 //!
-//! The database has one record for each open term. The alternative is the lowest open operation number of each
-//! session, with a list of exceptions. With records, a commit only checks whether a record exists, as it does
-//! for the session. One lookup covers all transactions of a batch, and the lock that orders it against the
-//! removal of the session also orders it against the end of the term. With numbers, each operation of a batch
-//! would be compared separately.
+//! The database has one record for each open term. The alternative is the lowest open operation number of
+//! each session, with a list of exceptions. With records, a commit only checks whether a record exists, as it
+//! does for the session. One lookup covers all transactions of a batch, and the lock that orders it against
+//! the removal of the session also orders it against the end of the term. With numbers, each operation of a
+//! batch would be compared separately.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -53,8 +53,8 @@ struct Past {
     is_busy: bool,
     /// The terms before the current one that have not ended.
     terms: Vec<Arc<OpenTerm>>,
-    /// A change that begins a term and may have been committed. It is retried until its result is known, before
-    /// another term begins, so that it never commits after that one.
+    /// A change that begins a term and may have been committed. It is retried until its result is known,
+    /// before another term begins, so that it never commits after that one.
     in_doubt: Option<(BeginTerm, InDoubtTxn)>,
 }
 
@@ -77,8 +77,8 @@ impl Terms {
         self.set_current(OpenTerm::new(session, Term::FIRST));
     }
 
-    /// The open terms, each with the number of ids that were given out, the current one last. `None` if an operation has
-    /// no answer, or one that was given up may still happen.
+    /// The open terms, each with the number of ids that were given out, the current one last. `None` if an
+    /// operation has no answer, or one that was given up may still happen.
     pub(crate) fn idle(&self) -> Option<Vec<(Term, u32)>> {
         let past = self.past();
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
@@ -138,9 +138,10 @@ impl Terms {
         self.is_due.load(Ordering::Relaxed) && self.is_due.swap(false, Ordering::Relaxed)
     }
 
-    /// The change that begins the next term, or the one that is in doubt. `None` if this client is not registered, or
-    /// if another thread has taken the change and has not yet called [`Terms::note`]. Also `None` if no open term has
-    /// had more than one operation (the change that begins a term is one) and no operation was given up in doubt.
+    /// The change that begins the next term, or the one that is in doubt. `None` if this client is not
+    /// registered, or if another thread has taken the change and has not yet called [`Terms::note`]. Also
+    /// `None` if no open term has had more than one operation (the change that begins a term is one) and no
+    /// operation was given up in doubt.
     pub(crate) fn next_term(&self) -> Option<(BeginTerm, Option<InDoubtTxn>)> {
         let mut past = self.past();
         let current = self.current();
@@ -153,16 +154,17 @@ impl Terms {
         if let Some((op, in_doubt)) = past.in_doubt.take() {
             return Some((op, Some(in_doubt)));
         }
-        // If this is the only reference, all operations of the term have answers. New operations belong to the
-        // current term, so none can get a reference to this one.
+        // If this is the only reference, all operations of the term have answers. New operations belong to
+        // the current term, so none can get a reference to this one.
         let is_over = |term: &&Arc<OpenTerm>| Arc::strong_count(term) == 1;
         let ended = past.terms.iter().filter(is_over).map(|over| over.term).collect();
         let term = Term(current.term.0.saturating_add(1));
         Some((BeginTerm { session: current.session, term, ended }, None))
     }
 
-    /// Notes whether the change of [`Terms::next_term`] happened (`is_done`) or is in doubt. If it ended terms in which
-    /// operations were given up in doubt, calls `settled` before these terms stop counting as doubtful.
+    /// Notes whether the change of [`Terms::next_term`] happened (`is_done`) or is in doubt. If it ended
+    /// terms in which operations were given up in doubt, calls `settled` before these terms stop counting as
+    /// doubtful.
     pub(crate) fn note(
         &self,
         op: BeginTerm,
@@ -194,8 +196,8 @@ impl Terms {
         self.doubtful.load(Ordering::Acquire) > 0
     }
 
-    /// Notes that the operation is given up in doubt. Nothing is noted if its session was lost: a term of that
-    /// session never ends, so it would count as doubtful for ever.
+    /// Notes that the operation is given up in doubt. Nothing is noted if its session was lost: a term of
+    /// that session never ends, so it would count as doubtful for ever.
     pub(crate) fn give_up(&self, ticket: &Ticket) {
         let _past = self.past();
         let is_open = ticket.id.term() != Term::NONE && ticket.term.session == self.current().session;

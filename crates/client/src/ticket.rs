@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use types::{OpId, SessionId, Term};
 
-/// A term of this client. Each reference besides that of [`Terms`](crate::terms::Terms) belongs to an operation
-/// without an answer.
+/// A term of this client. Each reference besides that of [`Terms`](crate::terms::Terms) belongs to an
+/// operation without an answer.
 #[derive(Debug)]
 pub(crate) struct OpenTerm {
     pub(crate) session: SessionId,
     pub(crate) term: Term,
-    /// The number of ids given out. It wraps after 4 billion operations. Only operations that no term guards get
-    /// that far without a new term, and their results are kept for minutes only, so no id is reused while its
-    /// result is kept.
+    /// The number of ids given out. It wraps after 4 billion operations. Only operations that no term guards
+    /// get that far without a new term, and their results are kept for minutes only, so no id is reused while
+    /// its result is kept.
     pub(crate) issued: AtomicU32,
     /// Whether an operation of this term was given up in doubt. It may commit until the term ends.
     pub(crate) is_doubtful: AtomicBool,

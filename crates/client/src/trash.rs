@@ -1,8 +1,8 @@
 //! Deletes what is in the trash, the oldest first, in small transactions.
 //!
-//! A call walks over the directories of users and of their hours, and empties those that are due in the order of
-//! their age. It keeps no state between two calls, and ends after a number of entries. So another client can go on
-//! with the work at any time.
+//! A call walks over the directories of users and of their hours, and empties those that are due in the order
+//! of their age. It keeps no state between two calls, and ends after a number of entries. So another client
+//! can go on with the work at any time.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -21,7 +21,8 @@ const PAGE: usize = 1024;
 /// The most directories of hours that one call empties.
 const MAX_HOURS: usize = 4096;
 
-/// An entry of a user's directory in the trash: the directory of an hour, or anything else that was put there.
+/// An entry of a user's directory in the trash: the directory of an hour, or anything else that was put
+/// there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrashedHour {
     pub hour: TrashHour,
@@ -79,8 +80,8 @@ impl Meta {
         }
     }
 
-    /// The hours in the trash before `before`, the oldest first; at most a few thousand of the oldest. An entry whose name
-    /// is not an hour belongs to the hour of its ctime.
+    /// The hours in the trash before `before`, the oldest first; at most a few thousand of the oldest. An
+    /// entry whose name is not an hour belongs to the hour of its ctime.
     ///
     /// # Errors
     /// Those of the database.
@@ -183,7 +184,8 @@ impl Meta {
         at_once: &mut usize,
         emptied: &mut Emptied,
     ) -> Result<bool, Failure> {
-        // The directories from the root to the one that is being emptied, and others that are still to be emptied.
+        // The directories from the root to the one that is being emptied, and others that are still to be
+        // emptied.
         let mut dirs = vec![root];
         // Visited directories are empty, or contain an entry that stays.
         let mut visited: HashSet<Ino> = HashSet::new();
@@ -207,7 +209,8 @@ impl Meta {
                         () => names.push(name),
                     }
                 }
-                // Entries that stay are not counted. Otherwise the open files of one user could use up every call.
+                // Entries that stay are not counted. Otherwise the open files of one user could use up every
+                // call.
                 *left = left.saturating_sub(names.len() as u64);
                 is_empty &= self.delete(parent, names, what, at_once, emptied)?;
                 if *left == 0 || (what.stop)() {
@@ -249,7 +252,8 @@ impl Meta {
                     emptied.entries += part.len() as u64;
                     (what.deleted)(dir, part);
                 }
-                // The transaction may be too large for the engine, or a directory among the names is not empty.
+                // The transaction may be too large for the engine, or a directory among the names is not
+                // empty.
                 Err(Failure::Engine(_) | Failure::Operation(_)) if part.len() > 1 => {
                     *at_once = part.len().div_ceil(2);
                     continue;

@@ -11,8 +11,8 @@ use types::{FileType, Ino, Mode, Name, OpId, Time};
 
 const BESIDE: u64 = 1 << 40;
 
-/// A chain of directories of this depth, the deepest of which has the number `depth + 2`, and another directory
-/// in the root.
+/// A chain of directories of this depth, the deepest of which has the number `depth + 2`, and another
+/// directory in the root.
 fn chain(depth: u64) -> Arc<Faulty<Counting<MemEngine>>> {
     let engine = Arc::new(Faulty::new(Counting::new(MemEngine::default()), 1, FaultRates::default()));
     Volume::in_memory("test").format(&*engine).unwrap();

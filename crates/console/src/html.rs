@@ -1,7 +1,7 @@
 //! HTML in which every text is escaped.
 //!
-//! Markup comes only from string literals of this crate, because [`Html::raw`] takes nothing else. All other text is
-//! escaped, so a name of a file cannot become markup.
+//! Markup comes only from string literals of this crate, because [`Html::raw`] takes nothing else. All other
+//! text is escaped, so a name of a file cannot become markup.
 
 /// A part of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

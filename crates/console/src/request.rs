@@ -1,7 +1,8 @@
 //! Targets of requests, and links to pages.
 //!
-//! A path of a volume is bytes. A link holds it percent-encoded byte by byte as `path`. A form cannot send such a field
-//! unchanged, because a browser sends text; so a form holds it as `hex`, which counts if `path` is missing or empty.
+//! A path of a volume is bytes. A link holds it percent-encoded byte by byte as `path`. A form cannot send
+//! such a field unchanged, because a browser sends text; so a form holds it as `hex`, which counts if `path`
+//! is missing or empty.
 
 use std::collections::BTreeMap;
 

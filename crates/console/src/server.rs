@@ -3,8 +3,8 @@
 //! The pages show what the database holds, to a browser on this machine. Programs of other users of this
 //! machine, and other sites in the same browser, must not see them:
 //!
-//! - A request needs the token, which is random and printed for the user. The first request has it in its address; the
-//!   answer puts it into a cookie and redirects to the address without it.
+//! - A request needs the token, which is random and printed for the user. The first request has it in its
+//!   address; the answer puts it into a cookie and redirects to the address without it.
 //! - The `Host` of a request must be this machine, so that a name of another site that suddenly resolves to
 //!   127.0.0.1 (DNS rebinding) reaches nothing.
 //! - There is nothing to change: only GET is answered, and no page has scripts.
@@ -12,8 +12,9 @@
 //! A browser sends the cookie to all ports of 127.0.0.1. So this does not protect against another user of
 //! this machine who makes the browser open a server of theirs on this machine: that server gets the token.
 //!
-//! Each connection has a thread of its own, up to a limit, and one time limit for its whole request, so a slow client
-//! delays nobody. At most a few pages are made at a time, so that many requests do not burden the database.
+//! Each connection has a thread of its own, up to a limit, and one time limit for its whole request, so a
+//! slow client delays nobody. At most a few pages are made at a time, so that many requests do not burden the
+//! database.
 
 use std::fmt;
 use std::io;
@@ -213,7 +214,8 @@ fn lock(mutex: &Mutex<usize>) -> MutexGuard<'_, usize> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a request is to this machine, by name or loopback address, on any port: it may come through a tunnel.
+/// Whether a request is to this machine, by name or loopback address, on any port: it may come through a
+/// tunnel.
 fn is_this_machine(request: &Request) -> bool {
     let mut hosts = request.header("host");
     let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };

@@ -1,4 +1,5 @@
-//! Areas in proportion to sizes, as square as possible (Bruls, Huizing and van Wijk, "Squarified Treemaps", 2000).
+//! Areas in proportion to sizes, as square as possible (Bruls, Huizing and van Wijk, "Squarified Treemaps",
+//! 2000).
 //!
 //! The sizes are placed in their order, in rows along the shorter side of the free area. A row takes another
 //! size as long as the worst aspect ratio in the row does not get worse.

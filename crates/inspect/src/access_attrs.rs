@@ -50,7 +50,8 @@ impl Nfs4Rules {
     pub fn users(&self) -> impl Iterator<Item = u32> + '_ {
         self.deciding().entries().iter().enumerate().filter_map(|(at, entry)| {
             match (entry.who, self.stored_entry(at)?.who) {
-                // A group's SID is also mapped to a user entry of the same number. Skip it: no such user exists.
+                // A group's SID is also mapped to a user entry of the same number. Skip it: no such user
+                // exists.
                 (Who::User(id), Who::User(_)) => id.to_system(),
                 _ => None,
             }

@@ -270,7 +270,8 @@ fn setfacl(words: &[&str], names: &dyn UserDatabase) -> Result<PlannedChange, Ch
     Ok(PlannedChange::Edit { path, recursive, edit: Edit::Setfacl(made) })
 }
 
-/// The letter of a long option of setfacl(1). `--mask` and `--set` have none; `M` and `s` stand for them here.
+/// The letter of a long option of setfacl(1). `--mask` and `--set` have none; `M` and `s` stand for them
+/// here.
 fn letter_of(long: &str) -> Option<&'static str> {
     Some(match long {
         "--recursive" => "R",

@@ -128,9 +128,9 @@ fn access(cred: &Cred, want: Perm, access_attrs: &AccessAttrs) -> CheckResult {
     }
 }
 
-/// The permission that the daemon checks before the kernel checks a caller. The kernel sees a projection of an
-/// NFSv4 ACL: a mode and a POSIX ACL. If the projection does not grant search on a directory to exactly the
-/// callers to which the NFSv4 ACL grants it, the kernel first sends GETATTR (`fuse_perm_getattr`,
+/// The permission that the daemon checks before the kernel checks a caller. The kernel sees a projection of
+/// an NFSv4 ACL: a mode and a POSIX ACL. If the projection does not grant search on a directory to exactly
+/// the callers to which the NFSv4 ACL grants it, the kernel first sends GETATTR (`fuse_perm_getattr`,
 /// fs/fuse/dir.c), which fails with EACCES if the caller lacks search permission.
 pub(crate) fn beforehand(access_attrs: &AccessAttrs) -> Mask {
     match &access_attrs.rules {

@@ -1,5 +1,5 @@
-//! The last automatic backup of a volume's metadata. It is a setting, by which the mounts agree which of them makes the
-//! next backup.
+//! The last automatic backup of a volume's metadata. It is a setting, by which the mounts agree which of them
+//! makes the next backup.
 
 use std::time::Duration;
 
@@ -42,8 +42,8 @@ impl LastBackup {
         interval.max(Duration::from_secs(self.took_secs.unwrap_or(0)).saturating_mul(MIN_INTERVAL_FACTOR))
     }
 
-    /// The time from the beginning of this backup to `now`. If the backup began later than `now` by more than `pause`,
-    /// the clock of one machine is wrong, and `pause` is returned, so that the next backup is due.
+    /// The time from the beginning of this backup to `now`. If the backup began later than `now` by more than
+    /// `pause`, the clock of one machine is wrong, and `pause` is returned, so that the next backup is due.
     pub fn age(&self, now: Time, pause: Duration) -> Duration {
         let between = now.nanos().abs_diff(self.began.nanos());
         let between = Duration::from_nanos(between);

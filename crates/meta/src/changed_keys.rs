@@ -1,5 +1,5 @@
-//! The records that have changed since they were read, for programs that read all records of a volume while others
-//! change them.
+//! The records that have changed since they were read, for programs that read all records of a volume while
+//! others change them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use crate::engine::{Changes, Engine, EngineError};
 /// Up to this many changed records are read with one request.
 const FEW: usize = 128;
 
-/// How many answers of the stream one poll takes before it gives up. An answer is empty if nothing has changed.
+/// How many answers of the stream one poll takes before it gives up. An answer is empty if nothing has
+/// changed.
 const MAX_ANSWERS: u32 = 1_000;
 
 /// The keys that a stream of changes has named, and that were not read again yet.
@@ -31,8 +32,9 @@ impl<K: Ord + Clone> ChangedKeys<K> {
         Ok(ChangedKeys { keys: BTreeSet::new(), stream: engine.watch()?.ok_or_else(none)?, key_of })
     }
 
-    /// Takes all changes from the stream, and returns their keys, which are also added to `keys`. `None` if there are
-    /// more than `most` keys, or changes arrive faster than they are taken; keys may then be missing in `keys`.
+    /// Takes all changes from the stream, and returns their keys, which are also added to `keys`. `None` if
+    /// there are more than `most` keys, or changes arrive faster than they are taken; keys may then be
+    /// missing in `keys`.
     ///
     /// # Errors
     /// Those of [`Changes::next`]; changes may then be missing from here on.

@@ -23,8 +23,8 @@ pub trait SnapshotReader: Send + fmt::Debug {
     /// The server no longer keeps the records of that moment, or the database failed.
     fn scan(&mut self, scan: &Scan) -> Result<Page, EngineError>;
 
-    /// Whether the records of that moment can be read for as long as this reader exists. If not, the server keeps them
-    /// for at least 30 seconds.
+    /// Whether the records of that moment can be read for as long as this reader exists. If not, the server
+    /// keeps them for at least 30 seconds.
     fn is_lasting(&self) -> bool {
         true
     }
@@ -86,17 +86,17 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// The committed transactions remain visible, but may not survive a loss of power.
     fn sync(&self) -> Result<(), EngineError>;
 
-    /// Removes all records. The settings are removed last and together. Otherwise an interrupted wipe could not be
-    /// repeated, because a database without settings is not recognized as a volume.
+    /// Removes all records. The settings are removed last and together. Otherwise an interrupted wipe could
+    /// not be repeated, because a database without settings is not recognized as a volume.
     ///
     /// # Errors
     /// Some records may remain. If any record remains, the settings remain too, and the call can be repeated.
     fn wipe(&self) -> Result<(), EngineError>;
 
-    /// If there are no records, removes everything else that the engine stores, such as tables. If there are records,
-    /// another volume was formatted there since [`Engine::wipe`], and nothing is removed. The handle must not
-    /// be used after this call; to create another volume there, the database must be opened again with
-    /// `create`.
+    /// If there are no records, removes everything else that the engine stores, such as tables. If there are
+    /// records, another volume was formatted there since [`Engine::wipe`], and nothing is removed. The handle
+    /// must not be used after this call; to create another volume there, the database must be opened again
+    /// with `create`.
     ///
     /// # Errors
     /// Something may be left; calling again is safe.
@@ -114,8 +114,8 @@ pub trait Engine: Send + Sync + fmt::Debug {
     }
 }
 
-/// Implements the named methods of [`Engine`] by those of an inner engine, which is given by its path from `self`:
-/// `pass_on! { (.inner) read scan }`.
+/// Implements the named methods of [`Engine`] by those of an inner engine, which is given by its path from
+/// `self`: `pass_on! { (.inner) read scan }`.
 #[macro_export]
 macro_rules! pass_on {
     ($inner:tt $($method:ident)+) => { $($crate::pass_on! { @$method $inner })+ };

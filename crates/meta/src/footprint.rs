@@ -171,8 +171,8 @@ impl Effect {
 }
 
 impl Guard {
-    /// The part that the guard checks. A guard on a part that is stored with an inode, except on its dirents, also
-    /// depends on the existence of the inode.
+    /// The part that the guard checks. A guard on a part that is stored with an inode, except on its dirents,
+    /// also depends on the existence of the inode.
     pub fn part(&self) -> Part<'_> {
         match self {
             Guard::DirentIs { parent, name, .. } | Guard::DirentAbsent { parent, name } => {

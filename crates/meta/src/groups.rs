@@ -10,17 +10,18 @@ use crate::record::{Usage, blocks_of};
 use crate::txn::{Effect, Guard, Txn};
 
 /// Splits a batch into conflict-free groups of consecutive transactions. A transaction joins a group only if
-/// no earlier transaction of the group changes a part that it guards or changes. Several changes of the same part
-/// are allowed if [`Footprint::commutes`] is set for all of them. So an engine may check all guards of
-/// a group first, and then apply all its effects by kind: it adds up [`Effect::AddLinks`] and
+/// no earlier transaction of the group changes a part that it guards or changes. Several changes of the same
+/// part are allowed if [`Footprint::commutes`] is set for all of them. So an engine may check all guards of a
+/// group first, and then apply all its effects by kind: it adds up [`Effect::AddLinks`] and
 /// [`Effect::AddXattrBlocks`], takes the maximum of [`Effect::Extend`], applies the last one if several
 /// effects set the same field ([`Effect::SetTimes`]), and keeps rows in the order of the batch.
 ///
-/// The only exceptions are [`Guard::Room`] and [`Guard::Quota`]: they may follow changes of the usage that they
-/// check (for a quota, only [`Effect::Charge`]), because otherwise no two creates could share a group on a volume
-/// with limits. An engine checks the limits against the current usage plus [`max_added_before_room_guard`] or
-/// [`max_charged_before_quota_guard`]. If the guard holds with this sum, it holds whatever the outcomes of
-/// the transactions before it; if not, the engine must retry the group in smaller groups.
+/// The only exceptions are [`Guard::Room`] and [`Guard::Quota`]: they may follow changes of the usage that
+/// they check (for a quota, only [`Effect::Charge`]), because otherwise no two creates could share a group on
+/// a volume with limits. An engine checks the limits against the current usage plus
+/// [`max_added_before_room_guard`] or [`max_charged_before_quota_guard`]. If the guard holds with this sum,
+/// it holds whatever the outcomes of the transactions before it; if not, the engine must retry the group in
+/// smaller groups.
 pub fn conflict_free_groups(txns: &[Txn]) -> Vec<&[Txn]> {
     let mut groups = Vec::new();
     let mut group = ConflictGroup::default();
@@ -46,8 +47,8 @@ pub fn max_added_before_room_guard(group: &[Txn]) -> Usage {
     max_added(group.get(..last).unwrap_or_default())
 }
 
-/// The most that the transactions of a group charge to a quota, in inodes and blocks, before the last one with a
-/// [`Guard::Quota`] on it.
+/// The most that the transactions of a group charge to a quota, in inodes and blocks, before the last one
+/// with a [`Guard::Quota`] on it.
 pub fn max_charged_before_quota_guard(group: &[Txn], quota: QuotaKey) -> (u64, u64) {
     let checks =
         |txn: &Txn| txn.guards.iter().any(|guard| matches!(guard, Guard::Quota { key, .. } if *key == quota));
@@ -92,7 +93,8 @@ pub fn max_added(txns: &[Txn]) -> Usage {
     most
 }
 
-/// The conflict keys that the transactions of a group change so far. Each maps to whether all its changes commute.
+/// The conflict keys that the transactions of a group change so far. Each maps to whether all its changes
+/// commute.
 #[derive(Debug, Default)]
 pub(crate) struct ConflictGroup<'t> {
     changed: HashMap<ConflictKey<'t>, bool>,

@@ -1,21 +1,23 @@
 //! Quotas: counters of usage with limits, of directories, users and groups.
 //!
-//! A quota counts the inodes and blocks ([`Inode::blocks`](crate::Inode::blocks)) of its inodes. Each inode stores the
-//! quotas in which it counts, as its [`QuotaTag`]: the nearest directory quota, whose counter is the first of a
-//! chain ([`QuotaRule::outer`]), and whether the inode counts in the quotas of its owner and group. A volume without
-//! quotas has no tags, so its operations pay nothing.
+//! A quota counts the inodes and blocks ([`Inode::blocks`](crate::Inode::blocks)) of its inodes. Each inode
+//! stores the quotas in which it counts, as its [`QuotaTag`]: the nearest directory quota, whose counter is
+//! the first of a chain ([`QuotaRule::outer`]), and whether the inode counts in the quotas of its owner and
+//! group. A volume without quotas has no tags, so its operations pay nothing.
 //!
-//! Engines do not know how quotas follow from inodes. An operation that changes the usage of a tagged inode guards
-//! everything that this depends on (the access revision, the size and the xattr blocks), and adds the difference to
-//! each counter by [`Effect::Charge`](crate::Effect::Charge). [`Guard::Quota`](crate::Guard::Quota) checks the limit
-//! and that the chain is still the one on which the charges rest.
+//! Engines do not know how quotas follow from inodes. An operation that changes the usage of a tagged inode
+//! guards everything that this depends on (the access revision, the size and the xattr blocks), and adds the
+//! difference to each counter by [`Effect::Charge`](crate::Effect::Charge).
+//! [`Guard::Quota`](crate::Guard::Quota) checks the limit and that the chain is still the one on which the
+//! charges rest.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use types::{Ino, QuotaId};
 
-/// The quotas in which an inode counts. Kept in its stored form, which makes each inode in memory 8 bytes smaller.
+/// The quotas in which an inode counts. Kept in its stored form, which makes each inode in memory 8 bytes
+/// smaller.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct QuotaTag(u64);
 
@@ -26,8 +28,8 @@ impl QuotaTag {
         QuotaTag(directory.0 << 1 | owners as u64)
     }
 
-    /// The nearest directory quota. An inode gets it from its directory when it is created or moved, or from the walk
-    /// that adds a quota to existing inodes ([`QuotaState::Building`]). 0 if there is none.
+    /// The nearest directory quota. An inode gets it from its directory when it is created or moved, or from
+    /// the walk that adds a quota to existing inodes ([`QuotaState::Building`]). 0 if there is none.
     pub const fn directory(self) -> QuotaId {
         QuotaId(self.0 >> 1)
     }
@@ -68,8 +70,8 @@ pub enum QuotaKey {
 }
 
 impl QuotaKey {
-    /// The stored form: a kind (0, 1 or 2) and a number of at most `i64::MAX`. The order of these pairs is the order of
-    /// keys.
+    /// The stored form: a kind (0, 1 or 2) and a number of at most `i64::MAX`. The order of these pairs is
+    /// the order of keys.
     pub fn to_numbers(self) -> (u8, u64) {
         match self {
             QuotaKey::Directory(id) => (0, id.0),
@@ -102,8 +104,8 @@ pub struct Quota {
 /// The limits of a quota, its place among the quotas, and its state. Every number is at most `i64::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaRule {
-    /// The next quota of the chain: of a directory quota, the nearest directory quota that contains it. 0 if there is
-    /// none.
+    /// The next quota of the chain: of a directory quota, the nearest directory quota that contains it. 0 if
+    /// there is none.
     pub outer: QuotaId,
     /// The hard limits; [`QuotaRule::NO_LIMIT`] if there is none.
     pub max_inodes: u64,
@@ -180,8 +182,8 @@ impl Quota {
         !self.fits(1, 0) || !self.fits(0, 1)
     }
 
-    /// Whether this many more inodes and blocks fit below the hard limits. Zero always fits, even if the usage exceeds
-    /// the limit.
+    /// Whether this many more inodes and blocks fit below the hard limits. Zero always fits, even if the
+    /// usage exceeds the limit.
     pub fn fits(&self, inodes: u64, blocks: u64) -> bool {
         let fits = |used: i64, more: u64, max: u64| {
             more == 0 || i128::from(used) + i128::from(more) <= i128::from(max)

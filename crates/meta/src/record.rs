@@ -11,8 +11,8 @@ use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, Slic
 /// The size of any directory (`st_size`), independent of its number of entries.
 pub const DIR_BYTES: u64 = 4096;
 
-/// A directory of at least this size is held. Its size is this number plus the id of the session that holds it
-/// ([`Inode::held_size`]).
+/// A directory of at least this size is held. Its size is this number plus the id of the session that holds
+/// it ([`Inode::held_size`]).
 const HELD: u64 = 1 << 51;
 
 /// An inode.
@@ -27,8 +27,8 @@ pub struct Inode {
     pub rdev: u32,
     /// Number of hard links; for a directory, 2 plus the number of its subdirectories.
     pub nlink: u32,
-    /// Length in bytes; for a symlink, the length of its target. For a directory [`DIR_BYTES`], or the number of the
-    /// session that holds it ([`Inode::held_size`]).
+    /// Length in bytes; for a symlink, the length of its target. For a directory [`DIR_BYTES`], or the number
+    /// of the session that holds it ([`Inode::held_size`]).
     pub size: u64,
     pub atime: Time,
     pub mtime: Time,
@@ -82,23 +82,24 @@ impl Inode {
         [self.access_acl, self.default_acl].into_iter().filter(|id| !id.is_none())
     }
 
-    /// The fields that decisions about access depend on, together with `sid_rules`, the version of the rules for
-    /// SIDs (0 on volumes without NFSv4 ACLs).
+    /// The fields that decisions about access depend on, together with `sid_rules`, the version of the rules
+    /// for SIDs (0 on volumes without NFSv4 ACLs).
     pub fn as_decided(&self, sid_rules: u64) -> acl::cache::FileAttrs {
         let Inode { uid, gid, mode, access_acl: acl, .. } = *self;
         let is_dir = self.kind.is_dir();
         acl::cache::FileAttrs { uid, gid, mode, is_dir, acl, sid_rules }
     }
 
-    /// The session that holds this directory: only this session changes anything below it, and its changes there may
-    /// not be committed yet. `None` for other files, and for a directory that nobody holds.
+    /// The session that holds this directory: only this session changes anything below it, and its changes
+    /// there may not be committed yet. `None` for other files, and for a directory that nobody holds.
     pub fn holder(&self) -> Option<SessionId> {
         let is_held = self.kind.is_dir() && self.size >= HELD;
         is_held.then(|| SessionId(self.size - HELD))
     }
 
-    /// The size of a directory that this session holds; `None` if the session's id is 0 or too large to be stored
-    /// there. The size is below 2^52, so servers that store numbers as floating point store it exactly.
+    /// The size of a directory that this session holds; `None` if the session's id is 0 or too large to be
+    /// stored there. The size is below 2^52, so servers that store numbers as floating point store it
+    /// exactly.
     pub fn held_size(holder: SessionId) -> Option<u64> {
         (holder.0 > 0 && holder.0 < HELD).then(|| HELD + holder.0)
     }
@@ -364,8 +365,8 @@ impl Scan {
         })
     }
 
-    /// Lets the scan begin after a record that it has returned. Returns `false` for a record that is no row of this
-    /// scan, such as the inode that follows a directory entry.
+    /// Lets the scan begin after a record that it has returned. Returns `false` for a record that is no row
+    /// of this scan, such as the inode that follows a directory entry.
     fn continue_after(&mut self, record: &Record) -> bool {
         match (self, record) {
             (Scan::Dir { after, .. }, Record::Dirent(_, name, _)) => *after = Some(name.clone()),

@@ -16,7 +16,8 @@ const REMEMBERED_OPS: usize = 16_384;
 #[derive(Debug, Default)]
 pub struct Results {
     terms: BTreeMap<(SessionId, Term), HashMap<OpId, Seq>>,
-    /// The operations whose results no term keeps, oldest first. Some of these results may have been dropped already.
+    /// The operations whose results no term keeps, oldest first. Some of these results may have been dropped
+    /// already.
     order: VecDeque<OpId>,
 }
 

@@ -6,7 +6,8 @@
 //! [`Effect::Extend`], [`Effect::AppendSlice`]), so creates in one directory never conflict. Other effects
 //! are guarded by [`Guard::Access`], whose revision serializes them.
 //!
-//! Transactions can be written to a mount's journal (the crate `journal`), except those that concern settings.
+//! Transactions can be written to a mount's journal (the crate `journal`), except those that concern
+//! settings.
 
 use std::sync::Arc;
 
@@ -23,8 +24,8 @@ use crate::record::{Counter, Inode, LockWait, RecordKey, Session};
 /// The name of a setting.
 pub type SettingName = &'static str;
 
-/// Fails to serialize the name of a setting, because a `&'static str` cannot be read from a journal. A transaction with
-/// such a name is never answered before it is committed, so it needs no journal.
+/// Fails to serialize the name of a setting, because a `&'static str` cannot be read from a journal. A
+/// transaction with such a name is never answered before it is committed, so it needs no journal.
 mod unwritten {
     use serde::{Deserializer, Serializer, de, ser};
 
@@ -92,7 +93,8 @@ pub enum Guard {
     ParentIs { ino: Ino, parent: Ino },
     /// The directory has no entries.
     Empty { ino: Ino },
-    /// The extended attribute has this size in blocks ([`xattr_blocks`](crate::xattr_blocks)); 0 if it does not exist.
+    /// The extended attribute has this size in blocks ([`xattr_blocks`](crate::xattr_blocks)); 0 if it does
+    /// not exist.
     Xattr { ino: Ino, name: XattrName, blocks: u16 },
     /// The inode exists and its extended attributes take at least `least` and at most `most` blocks.
     XattrBlocks { ino: Ino, least: u16, most: u16 },
@@ -112,12 +114,13 @@ pub enum Guard {
     Rows { ino: Ino, chunk: ChunkIndex, rows: Arc<[Slice]> },
     /// The volume has fewer than `max_inodes` inodes, and fewer than `max_blocks` blocks in use.
     Room { max_inodes: u64, max_blocks: u64 },
-    /// This many more inodes and blocks fit below the hard limits of the quota ([`Quota::fits`](crate::Quota::fits);
-    /// 0 always fits). If `outer` is given, the quota must exist and have this outer quota. If `outer` is not given,
-    /// the guard holds for a quota that does not exist, because it has no limits. The guard is serialized with
-    /// [`Effect::Charge`] on the same quota, so the limit is never exceeded, however many clients commit. The guard
-    /// must cost no extra round trip, and commits with it must not deadlock: an engine that uses locks takes the
-    /// locks of quotas in the order of their keys.
+    /// This many more inodes and blocks fit below the hard limits of the quota
+    /// ([`Quota::fits`](crate::Quota::fits); 0 always fits). If `outer` is given, the quota must exist and
+    /// have this outer quota. If `outer` is not given, the guard holds for a quota that does not exist,
+    /// because it has no limits. The guard is serialized with [`Effect::Charge`] on the same quota, so the
+    /// limit is never exceeded, however many clients commit. The guard must cost no extra round trip, and
+    /// commits with it must not deadlock: an engine that uses locks takes the locks of quotas in the order of
+    /// their keys.
     Quota { key: QuotaKey, outer: Option<QuotaId>, inodes: u64, blocks: u64 },
     /// The session exists and, if `heartbeat` is given, that is its latest heartbeat. The guard is serialized
     /// with the removal of the session: a commit that removes the session comes entirely before or entirely
@@ -129,10 +132,10 @@ pub enum Guard {
     /// term has ended. Every change of a mount carries this guard. So the guard must cost no extra round
     /// trip, and commits with it must conflict neither with each other nor with renewals of the session.
     Term { session: SessionId, term: Term },
-    /// The ACL is stored and not condemned. The guard is serialized with [`Effect::CondemnAcl`]: that commit comes
-    /// entirely before or entirely after this transaction. Each transaction that makes an inode refer to an ACL carries
-    /// this guard or [`Effect::PutAcl`]. So the guard must cost no extra round trip, and such commits must not conflict
-    /// with each other.
+    /// The ACL is stored and not condemned. The guard is serialized with [`Effect::CondemnAcl`]: that commit
+    /// comes entirely before or entirely after this transaction. Each transaction that makes an inode refer
+    /// to an ACL carries this guard or [`Effect::PutAcl`]. So the guard must cost no extra round trip, and
+    /// such commits must not conflict with each other.
     Acl { id: AclId },
 }
 
@@ -164,7 +167,8 @@ impl Guard {
     }
 }
 
-/// The character that engines store before the text of a condemned ACL. No storage form of an ACL begins with it.
+/// The character that engines store before the text of a condemned ACL. No storage form of an ACL begins with
+/// it.
 pub const CONDEMNED: char = '!';
 
 /// A change to the records. If an effect adds to, changes or removes an inode or row that does not exist, it
@@ -203,10 +207,10 @@ pub enum Effect {
     /// Replaces the `count` oldest rows of the chunk by `rows`, which are at most `count` rows. The new rows
     /// come before all newer rows. The slices of the removed rows are released as by [`Effect::DropSlices`].
     ReplaceRows { ino: Ino, chunk: ChunkIndex, count: u32, rows: Arc<[Slice]> },
-    /// Adds `rows` to the number of rows that refer to the slice. The slice becomes garbage only when all these
-    /// rows are removed. While one row is left, the count remains stored as 0, for this reason: a scan of all
-    /// inodes can miss a slice whose row moves from one inode to another during the scan. A later scan of the
-    /// counts then finds the slice.
+    /// Adds `rows` to the number of rows that refer to the slice. The slice becomes garbage only when all
+    /// these rows are removed. While one row is left, the count remains stored as 0, for this reason: a scan
+    /// of all inodes can miss a slice whose row moves from one inode to another during the scan. A later scan
+    /// of the counts then finds the slice.
     Share { slice: SliceId, rows: u32 },
     /// Creates or replaces an xattr.
     PutXattr {
@@ -221,10 +225,11 @@ pub enum Effect {
     /// [`Effect::DropXattr`] that changes the size of an attribute; [`Guard::Xattr`] ensures that `delta` is
     /// exact.
     AddXattrBlocks { ino: Ino, delta: i32 },
-    /// Stores an ACL in its storage form under its content hash. If it is stored already, it is kept, and is not
-    /// condemned any more. As [`Guard::Acl`], the effect is serialized with [`Effect::CondemnAcl`].
+    /// Stores an ACL in its storage form under its content hash. If it is stored already, it is kept, and is
+    /// not condemned any more. As [`Guard::Acl`], the effect is serialized with [`Effect::CondemnAcl`].
     PutAcl { id: AclId, text: Arc<str> },
-    /// Condemns an ACL, if it is stored, so that [`Effect::DropAcl`] may remove it. A condemned ACL can still be read.
+    /// Condemns an ACL, if it is stored, so that [`Effect::DropAcl`] may remove it. A condemned ACL can still
+    /// be read.
     CondemnAcl { id: AclId },
     /// Removes an ACL, if it is condemned.
     DropAcl { id: AclId },
@@ -264,13 +269,14 @@ pub enum Effect {
     /// Corrects [`Usage`](crate::Usage) after damage; without damage, the usage always equals the sum over
     /// the inodes. The result does not go below 0.
     AddUsage { inodes: i64, blocks: i64 },
-    /// Sets the rule of the quota and keeps its counters. Creates a quota that does not exist, with counters of 0.
+    /// Sets the rule of the quota and keeps its counters. Creates a quota that does not exist, with counters
+    /// of 0.
     PutQuota { key: QuotaKey, rule: QuotaRule },
     /// Removes the quota with its counters.
     DropQuota { key: QuotaKey },
-    /// Adds to the counters of the quota, which may become negative. Creates a quota that does not exist, with
-    /// [`QuotaRule::default`]: it has no limits. Charges commute. Limits do not matter here: they are guarded
-    /// by [`Guard::Quota`].
+    /// Adds to the counters of the quota, which may become negative. Creates a quota that does not exist,
+    /// with [`QuotaRule::default`]: it has no limits. Charges commute. Limits do not matter here: they are
+    /// guarded by [`Guard::Quota`].
     Charge { key: QuotaKey, inodes: i64, blocks: i64 },
 }
 
@@ -303,9 +309,9 @@ const SMALL_SETTING_BYTES: usize = 1024;
 
 impl Effect {
     /// Whether the effect stores something new: an inode, a name, data, an attribute or an ACL. If little
-    /// room is left, an engine may fail transactions with such effects with ENOSPC, so that room remains for the
-    /// other effects. The other effects remove something, change a record in place, or are bounded by the number
-    /// of mounts and open files.
+    /// room is left, an engine may fail transactions with such effects with ENOSPC, so that room remains for
+    /// the other effects. The other effects remove something, change a record in place, or are bounded by the
+    /// number of mounts and open files.
     pub fn adds(&self) -> bool {
         match self {
             Effect::AppendSlice { slice, .. } => slice.source != SliceSource::Hole,

@@ -78,8 +78,8 @@ pub struct Volume {
     /// contains the same text. So if several databases have records of this volume, only one of them can use
     /// the store.
     pub loaded: String,
-    /// How often the volume has moved to a copy of its objects. A client with another number may use a store that is no
-    /// longer the volume's.
+    /// How often the volume has moved to a copy of its objects. A client with another number may use a store
+    /// that is no longer the volume's.
     pub moves: u64,
     pub created: Time,
 }
@@ -111,11 +111,12 @@ impl Volume {
     /// The name of the setting [`Volume::sid_rules`]; absent if there has never been a rule.
     pub const SID_RULES: &str = "sid_rules";
 
-    /// The name of the setting with the number of the session that last began to remove unused ACLs, and the step of
-    /// its work; absent if no session ever began to.
+    /// The name of the setting with the number of the session that last began to remove unused ACLs, and the
+    /// step of its work; absent if no session ever began to.
     pub const ACL_SWEEP: &str = "acl_sweep";
 
-    /// The name of the setting [`Volume::trash_days`]; absent on volumes that were formatted before there was a trash.
+    /// The name of the setting [`Volume::trash_days`]; absent on volumes that were formatted before there was
+    /// a trash.
     pub const TRASH_DAYS: &str = "trash_days";
 
     /// The name of the setting [`Volume::sync_metadata`]; absent if it was never set.
@@ -127,8 +128,8 @@ impl Volume {
     /// The name of the setting [`Volume::moves`]; absent if it is 0.
     pub const MOVES: &str = "moves";
 
-    /// A volume whose blocks are in memory, with the defaults of `limen format`. Its id and its time of creation
-    /// are fixed.
+    /// A volume whose blocks are in memory, with the defaults of `limen format`. Its id and its time of
+    /// creation are fixed.
     pub fn in_memory(name: &str) -> Volume {
         Volume {
             name: name.into(),
@@ -187,8 +188,8 @@ impl Volume {
         }
     }
 
-    /// The effects that create the root of the trash, and the quota that counts the trash. No name refers to this
-    /// directory. `owners` says whether the directory counts in the quotas of its owner and group.
+    /// The effects that create the root of the trash, and the quota that counts the trash. No name refers to
+    /// this directory. `owners` says whether the directory counts in the quotas of its owner and group.
     pub fn trash_root(now: Time, owners: bool) -> [Effect; 2] {
         let root = Inode {
             size: DIR_BYTES,
@@ -265,8 +266,8 @@ impl Volume {
         if found != FORMAT_VERSION.to_string() {
             return Err(damaged("format_version"));
         }
-        // Volumes that were formatted before there was compression and encryption have neither setting. If only one of
-        // them is missing, blocks may be encrypted.
+        // Volumes that were formatted before there was compression and encryption have neither setting. If
+        // only one of them is missing, blocks may be encrypted.
         let is_older = get("compression").is_none() && get("encryption").is_none();
         let (compression, encryption) = match is_older {
             true => ("none".to_owned(), String::new()),
@@ -315,8 +316,8 @@ impl Volume {
         })
     }
 
-    /// Whether `self` and `earlier`, which may be older, are settings of the same volume: they differ only in settings
-    /// that can be changed.
+    /// Whether `self` and `earlier`, which may be older, are settings of the same volume: they differ only in
+    /// settings that can be changed.
     pub fn is_same_volume(&self, earlier: &Volume) -> bool {
         let Volume {
             capacity_bytes,

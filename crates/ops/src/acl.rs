@@ -77,12 +77,13 @@ impl Op for SetAcl {
     }
 }
 
-/// Runs an operation that replaces or removes an inode's ACL, but only if each id in the present ACL has a mapping on
-/// this machine. The caller was not shown the entries without a mapping, so their users and groups would lose their
-/// permissions unnoticed.
+/// Runs an operation that replaces or removes an inode's ACL, but only if each id in the present ACL has a
+/// mapping on this machine. The caller was not shown the entries without a mapping, so their users and groups
+/// would lose their permissions unnoticed.
 ///
 /// # Errors
-/// Those of the operation; EIO if a POSIX ACL is not stored or corrupt; EOVERFLOW if an id has no mapping here.
+/// Those of the operation; EIO if a POSIX ACL is not stored or corrupt; EOVERFLOW if an id has no mapping
+/// here.
 #[derive(Debug)]
 pub struct RequireMappedAcl<'a, O> {
     pub ino: Ino,
@@ -123,14 +124,15 @@ impl<O: Op> Op for RequireMappedAcl<'_, O> {
     }
 }
 
-/// Ensures that every ACL to which a plan makes an inode refer is stored when the transaction commits, and stays stored
-/// as long as the inode refers to it. `limen gc` removes ACLs that it has condemned and that no inode refers to. So a
-/// plan either guards that the ACL is stored and not condemned, or stores it again. It stores the ACL again if this
-/// operation has read the ACL itself, because such a guard may have failed just before.
+/// Ensures that every ACL to which a plan makes an inode refer is stored when the transaction commits, and
+/// stays stored as long as the inode refers to it. `limen gc` removes ACLs that it has condemned and that no
+/// inode refers to. So a plan either guards that the ACL is stored and not condemned, or stores it again. It
+/// stores the ACL again if this operation has read the ACL itself, because such a guard may have failed just
+/// before.
 ///
-/// An ACL that the inode has already needs neither: the guard of the inode's access revision covers it. An ACL that
-/// only another inode has, such as the parent, needs one of the two: the other inode may lose the ACL before
-/// `limen gc` finds the reference of this inode.
+/// An ACL that the inode has already needs neither: the guard of the inode's access revision covers it. An
+/// ACL that only another inode has, such as the parent, needs one of the two: the other inode may lose the
+/// ACL before `limen gc` finds the reference of this inode.
 pub(crate) fn keep(view: &mut View<'_>, effects: &mut Vec<Effect>) -> Result<(), PlanStop> {
     let mut ids: Vec<AclId> = Vec::new();
     for (at, effect) in effects.iter().enumerate() {

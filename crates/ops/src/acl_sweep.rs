@@ -1,5 +1,5 @@
-//! Removal of ACLs that no inode refers to. `acls.rs` in the crate `check` explains why that is safe while the volume
-//! is in use.
+//! Removal of ACLs that no inode refers to. `acls.rs` in the crate `check` explains why that is safe while
+//! the volume is in use.
 
 use meta::{Effect, Volume};
 use types::{AclId, Errno, SessionId};
@@ -8,10 +8,10 @@ use crate::acl::text_of;
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
-/// Makes this session the only one that condemns and removes ACLs, and begins a step of its work. From the start of
-/// the second walk over the inodes until the removal, neither another tool nor a late request of an earlier step may
-/// condemn an ACL again: an inode that the walk has passed may have begun to refer to the ACL, which ended the
-/// condemnation. So each request is guarded by its step.
+/// Makes this session the only one that condemns and removes ACLs, and begins a step of its work. From the
+/// start of the second walk over the inodes until the removal, neither another tool nor a late request of an
+/// earlier step may condemn an ACL again: an inode that the walk has passed may have begun to refer to the
+/// ACL, which ended the condemnation. So each request is guarded by its step.
 ///
 /// # Errors
 /// EBUSY: another session has begun since the step before. Step 0 takes the work over from any other session.

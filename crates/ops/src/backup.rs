@@ -8,12 +8,13 @@ use types::Time;
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
-/// Claims the next automatic backup if it is due. If several clients try at the same time, only one gets it, because
-/// the claim is guarded by the previous one.
+/// Claims the next automatic backup if it is due. If several clients try at the same time, only one gets it,
+/// because the claim is guarded by the previous one.
 ///
-/// The clocks of two machines may differ by more than the time between backups. If each compared the time of the last
-/// claim with its own clock, both would claim in turns, without a pause. So a client uses the time of day only for the
-/// first claim that it sees. The age of any later one is the time for which this client has known it.
+/// The clocks of two machines may differ by more than the time between backups. If each compared the time of
+/// the last claim with its own clock, both would claim in turns, without a pause. So a client uses the time
+/// of day only for the first claim that it sees. The age of any later one is the time for which this client
+/// has known it.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimBackup {
     /// The last backup at the previous call; `None` at the first call.

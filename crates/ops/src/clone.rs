@@ -1,8 +1,9 @@
 //! Copies of files and trees by reference (`limen clone`).
 //!
-//! A copy is built below an inode without a name, which is an orphan of the session that makes it. So nobody can see
-//! the copy before [`EndClone`] gives this inode its name, in one transaction. If the session ends before that, the
-//! copy is removed like an unlinked file that was open ([`Prune`] for the files below it, then [`Reap`](crate::Reap)).
+//! A copy is built below an inode without a name, which is an orphan of the session that makes it. So nobody
+//! can see the copy before [`EndClone`] gives this inode its name, in one transaction. If the session ends
+//! before that, the copy is removed like an unlinked file that was open ([`Prune`] for the files below it,
+//! then [`Reap`](crate::Reap)).
 //!
 //! Several transactions make a copy. Each of them reads its part of the source at one moment
 //! ([`View::prefetch_snapshot`]), and copies the part as of that moment, even if the source changes before
@@ -10,8 +11,8 @@
 //! blocks are still there, because the blocks are kept only while a row refers to them, and that the
 //! directory in which the copy gets its name is there.
 //!
-//! The operations run with [`Authority::Kernel`](crate::Authority::Kernel) and so check no access: their callers may
-//! read and create everything.
+//! The operations run with [`Authority::Kernel`](crate::Authority::Kernel) and so check no access: their
+//! callers may read and create everything.
 
 use std::sync::Arc;
 
@@ -23,8 +24,8 @@ use crate::range::share;
 use crate::room::{make_room_to, require_room_for};
 use crate::view::{PlanStop, View};
 
-/// The most chunks of a file that are copied together with its inode, 16 GiB of data. Their content is of one moment.
-/// [`CloneChunks`] copies further chunks.
+/// The most chunks of a file that are copied together with its inode, 16 GiB of data. Their content is of one
+/// moment. [`CloneChunks`] copies further chunks.
 pub const CLONED_CHUNKS: u64 = 256;
 
 /// An inode to copy.
@@ -44,8 +45,8 @@ impl CloneSource {
         CloneSource { ino, kind, size, has_xattrs: inode.xattr_blocks > 0 }
     }
 
-    /// The records of the source, without the inode. `known` is the inode, which may have changed since the source was
-    /// listed: the file may be longer now, or have extended attributes now.
+    /// The records of the source, without the inode. `known` is the inode, which may have changed since the
+    /// source was listed: the file may be longer now, or have extended attributes now.
     fn keys(&self, known: Option<Inode>, max_chunks: u64) -> impl Iterator<Item = RecordKey> + use<> {
         let ino = self.ino;
         let size = known.map_or(0, |inode| inode.size).max(self.size);
@@ -68,13 +69,13 @@ fn chunks_of(size: u64, max_chunks: u64) -> u64 {
     size.div_ceil(CHUNK_BYTES).min(max_chunks)
 }
 
-/// Begins a copy: copies its root without a name, as an orphan of this session. Replies with the source as of the moment
-/// of the copy, and the session.
+/// Begins a copy: copies its root without a name, as an orphan of this session. Replies with the source as of
+/// the moment of the copy, and the session.
 ///
 /// # Errors
-/// ENOENT if `parent` does not exist; ENOTDIR if it is not a directory; ENOENT if it is in the trash; EEXIST if the
-/// name exists in it; ESTALE if the source does not exist; EIO if the source is damaged; ENOSPC if the volume is
-/// full.
+/// ENOENT if `parent` does not exist; ENOTDIR if it is not a directory; ENOENT if it is in the trash; EEXIST
+/// if the name exists in it; ESTALE if the source does not exist; EIO if the source is damaged; ENOSPC if the
+/// volume is full.
 #[derive(Debug)]
 pub struct BeginClone {
     pub source: CloneSource,
@@ -90,7 +91,8 @@ pub struct BeginClone {
 impl Op for BeginClone {
     type Reply = (Inode, SessionId);
     const NAME: &'static str = "begin clone";
-    // The cache would mark the new root as an empty directory, and would miss the entries that are copied into it.
+    // The cache would mark the new root as an empty directory, and would miss the entries that are copied
+    // into it.
     const IS_REMEMBERED: bool = false;
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
@@ -127,9 +129,11 @@ pub struct CloneEntry {
     /// The directory of the copy.
     pub parent: Ino,
     pub name: Name,
-    /// The number of the copy: one that no inode ever had, or, if `is_linked`, the same for each name of the source.
+    /// The number of the copy: one that no inode ever had, or, if `is_linked`, the same for each name of the
+    /// source.
     pub ino: Ino,
-    /// Whether the source has several names. The copy is made with the first of them, and linked with the others.
+    /// Whether the source has several names. The copy is made with the first of them, and linked with the
+    /// others.
     pub is_linked: bool,
 }
 
@@ -144,11 +148,12 @@ pub enum ClonedEntry {
     Linked,
 }
 
-/// Copies entries of directories into directories of an unfinished copy. Replies with the result for each entry.
+/// Copies entries of directories into directories of an unfinished copy. Replies with the result for each
+/// entry.
 ///
 /// # Errors
-/// ESTALE if the session that began the copy has ended; ENOENT if a directory of the copy does not exist; EIO if a source
-/// is damaged; ENOSPC if the volume is full.
+/// ESTALE if the session that began the copy has ended; ENOENT if a directory of the copy does not exist; EIO
+/// if a source is damaged; ENOSPC if the volume is full.
 #[derive(Debug)]
 pub struct CloneEntries<'a> {
     pub session: SessionId,
@@ -236,12 +241,12 @@ impl CloneEntries<'_> {
     }
 }
 
-/// Copies chunks of a large file, beyond those that were copied together with its inode. The copy is extended to `end`,
-/// or to the end of the source if that is less.
+/// Copies chunks of a large file, beyond those that were copied together with its inode. The copy is extended
+/// to `end`, or to the end of the source if that is less.
 ///
 /// # Errors
-/// ESTALE if the session that began the copy has ended, or if one of the files does not exist; ENOSPC if the volume is
-/// full.
+/// ESTALE if the session that began the copy has ended, or if one of the files does not exist; ENOSPC if the
+/// volume is full.
 #[derive(Debug)]
 pub struct CloneChunks<'a> {
     pub session: SessionId,
@@ -283,10 +288,10 @@ impl Op for CloneChunks<'_> {
 /// Gives a complete copy its name.
 ///
 /// # Errors
-/// ESTALE if the session that began the copy has ended; ENOENT if `parent` does not exist; ENOTDIR if it is not a
-/// directory; ESTALE if the copy does not exist; ENOENT if `parent` is in the trash; EEXIST if the name exists in
-/// `parent`; ESTALE if the copy has a name already; EXDEV if `parent` counts in other quotas than when the copy was
-/// begun.
+/// ESTALE if the session that began the copy has ended; ENOENT if `parent` does not exist; ENOTDIR if it is
+/// not a directory; ESTALE if the copy does not exist; ENOENT if `parent` is in the trash; EEXIST if the name
+/// exists in `parent`; ESTALE if the copy has a name already; EXDEV if `parent` counts in other quotas than
+/// when the copy was begun.
 #[derive(Debug)]
 pub struct EndClone {
     pub session: SessionId,
@@ -335,8 +340,8 @@ impl Op for EndClone {
     }
 }
 
-/// Removes entries of a directory in an unfinished copy or in the trash ([`EmptyTrash`](crate::EmptyTrash)). An
-/// inode that loses its last name is removed too. A directory among the entries must be empty.
+/// Removes entries of a directory in an unfinished copy or in the trash ([`EmptyTrash`](crate::EmptyTrash)).
+/// An inode that loses its last name is removed too. A directory among the entries must be empty.
 ///
 /// # Errors
 /// ENOTEMPTY if a directory has entries.
@@ -354,10 +359,12 @@ impl Op for Prune<'_> {
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         let names = self.names.iter().map(|name| RecordKey::Dirent(self.dir, name.clone()));
         view.prefetch(std::iter::once(RecordKey::Inode(self.dir)).chain(names))?;
-        // This lookup adds a guard of the directory, so a conflict also returns the directory's present record.
+        // This lookup adds a guard of the directory, so a conflict also returns the directory's present
+        // record.
         view.find_inode(self.dir)?;
         let mut effects = Vec::with_capacity(2 * self.names.len());
-        // For each inode with several names, the number of its links that this transaction has removed so far.
+        // For each inode with several names, the number of its links that this transaction has removed so
+        // far.
         let mut dropped: Vec<(Ino, u32)> = Vec::new();
         for name in self.names {
             let Some(dirent) = view.dirent(self.dir, name)? else { continue };
@@ -396,7 +403,8 @@ impl Op for Prune<'_> {
     }
 }
 
-/// The copy of an inode, for the directory `dir`, whose quota tag the copy gets. Its ctime is the present time.
+/// The copy of an inode, for the directory `dir`, whose quota tag the copy gets. Its ctime is the present
+/// time.
 fn copy(source: &Inode, ino: Ino, dir: &Inode, max_chunks: u64, ctx: &Ctx<'_>) -> Inode {
     let is_dir = source.kind.is_dir();
     let size = match source.kind {
@@ -436,7 +444,8 @@ impl Copies {
         };
         let blocks = xattrs.values().map(|value| xattr_blocks(value.len()));
         inode.xattr_blocks = blocks.fold(0, u16::saturating_add);
-        // The size of a held directory says which session holds it ([`Inode::holder`]). No session holds the copy.
+        // The size of a held directory says which session holds it ([`Inode::holder`]). No session holds the
+        // copy.
         inode.size = inode.shown_size();
         self.inodes += 1;
         self.blocks += inode.blocks();
@@ -466,8 +475,8 @@ fn damaged(ino: Ino, reason: &str) -> Errno {
     Errno::EIO
 }
 
-/// Adds the rows of a chunk to the same chunk of another file. If any of the rows refers to blocks, a guard requires
-/// that the rows are still there when the transaction commits.
+/// Adds the rows of a chunk to the same chunk of another file. If any of the rows refers to blocks, a guard
+/// requires that the rows are still there when the transaction commits.
 fn copy_rows(
     view: &mut View<'_>,
     from: Ino,

@@ -7,12 +7,12 @@ use types::Errno;
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
-/// The settings that can be changed after the volume was created; `None` leaves a setting unchanged. Mounts read the
-/// settings periodically, and apply a change within about ten seconds.
+/// The settings that can be changed after the volume was created; `None` leaves a setting unchanged. Mounts
+/// read the settings periodically, and apply a change within about ten seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Configure {
-    /// The limit for the total size of regular files and extended attributes in bytes, each counted in whole 4 KiB
-    /// blocks, holes included; 0 = no limit. Existing data beyond it remains.
+    /// The limit for the total size of regular files and extended attributes in bytes, each counted in whole
+    /// 4 KiB blocks, holes included; 0 = no limit. Existing data beyond it remains.
     pub capacity_bytes: Option<u64>,
     /// The limit for the number of inodes; 0 = no limit. Existing inodes beyond it remain.
     pub max_inodes: Option<u64>,
@@ -22,15 +22,16 @@ pub struct Configure {
     pub aclmode: Option<AclMode>,
     /// The policy by which new files inherit NFSv4 ACLs from now on.
     pub aclinherit: Option<AclInherit>,
-    /// Access-based enumeration: whether listings on every mount show a caller only the entries that it may read.
+    /// Access-based enumeration: whether listings on every mount show a caller only the entries that it may
+    /// read.
     pub abe: Option<bool>,
     /// Whether every mount commits each change before it replies to the caller.
     pub sync_metadata: Option<bool>,
     /// The time between two automatic backups of the metadata, in seconds; 0 = no automatic backups.
     pub backup_secs: Option<u64>,
-    /// How long removed files are kept in the trash, in days; 0 = they are deleted at once. If the value is more
-    /// than 0 and the volume has no trash yet, the trash is created. The operation then fails with EEXIST if the
-    /// root directory has an entry with the name of the trash.
+    /// How long removed files are kept in the trash, in days; 0 = they are deleted at once. If the value is
+    /// more than 0 and the volume has no trash yet, the trash is created. The operation then fails with
+    /// EEXIST if the root directory has an entry with the name of the trash.
     pub trash_days: Option<u64>,
     /// Whether the object store must hold the volume's marker.
     pub store_marker: Option<bool>,
@@ -83,8 +84,8 @@ impl Op for Configure {
     }
 }
 
-/// Changes where the volume's objects are. Mounts use the store with which they were started until they end; if the new
-/// one is a copy, they can no longer begin a session.
+/// Changes where the volume's objects are. Mounts use the store with which they were started until they end;
+/// if the new one is a copy, they can no longer begin a session.
 ///
 /// # Errors
 /// EAGAIN if the objects are not at `from`: another command has changed that meanwhile.

@@ -16,8 +16,8 @@ use crate::view::{PlanStop, View};
 
 pub(super) const SETTING: &str = "domains";
 
-/// The table that gives the domains in a new ACL their numbers. Before the ACL is stored, its domains are renumbered
-/// as in the volume's table.
+/// The table that gives the domains in a new ACL their numbers. Before the ACL is stored, its domains are
+/// renumbered as in the volume's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Numbering {
     pub table: Arc<DomainTable>,

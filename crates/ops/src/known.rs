@@ -44,14 +44,15 @@ pub enum Key {
     Symlink(Ino),
     Slices(Ino, ChunkIndex),
     Acl(AclId),
-    /// The ACL that decides access in place of an NFSv4 ACL with SIDs that rules map, by the version of the rules.
+    /// The ACL that decides access in place of an NFSv4 ACL with SIDs that rules map, by the version of the
+    /// rules.
     Mapped(AclId, u64),
     /// The ACL that a new file inherits from this ACL of its directory.
     Inherited(AclId, InheritKey),
     /// The access ACL that a chmod to these rwx bits makes of this one (POSIX ACLs).
     Chmod(AclId, u32),
-    /// The POSIX ACL that the kernel is shown for an NFSv4 ACL, by the version of the rules for SIDs, and by the
-    /// owner and group of the inode. The flag tells whether the inode is a directory.
+    /// The POSIX ACL that the kernel is shown for an NFSv4 ACL, by the version of the rules for SIDs, and by
+    /// the owner and group of the inode. The flag tells whether the inode is a directory.
     Projection(AclId, u64, u32, u32, bool),
     /// The POSIX ACL that the kernel is shown for a directory without an ACL, by its rwx bits, owner and
     /// group.
@@ -72,8 +73,8 @@ pub struct InheritKey {
     pub kind: FileType,
     /// The rwx bits of the mode after the umask.
     pub mode: u32,
-    /// The rwx bits of the mode before the umask: under [`nfs4::AclMode::GroupMask`] the result depends on them. 0
-    /// on a volume without NFSv4 ACLs.
+    /// The rwx bits of the mode before the umask: under [`nfs4::AclMode::GroupMask`] the result depends on
+    /// them. 0 on a volume without NFSv4 ACLs.
     pub requested: u32,
     /// The volume's policy; the default on a volume without NFSv4 ACLs.
     pub policy: nfs4::Policy,
@@ -126,8 +127,8 @@ impl Key {
 pub enum Value {
     Inode(Option<Inode>),
     Dirent(Option<Dirent>),
-    /// All entries up to this name are cached; `None`: all entries of the directory. Valid as long as `losses`
-    /// equals the counter of entries that the cache has lost, which several directories may share.
+    /// All entries up to this name are cached; `None`: all entries of the directory. Valid as long as
+    /// `losses` equals the counter of entries that the cache has lost, which several directories may share.
     Listed {
         to: Option<Name>,
         losses: u64,

@@ -1,11 +1,11 @@
-//! The POSIX operations, as pure plans over records. Each rule is written once, with one family of operations in
-//! each file.
+//! The POSIX operations, as pure plans over records. Each rule is written once, with one family of operations
+//! in each file.
 //!
 //! An operation is a struct of its arguments. Its [`plan`](Op::plan) reads records through a [`View`], which
 //! turns lookups into guards, and returns effects. It makes its checks in the same order as Linux. The docs
-//! list errors in the order in which they are checked. Two rules apply to all operations, and most docs do not
-//! repeat them: a capability can override a check, and an operation that depends on an ACL fails with EIO if
-//! the ACL is missing or damaged.
+//! list errors in the order in which they are checked. Two rules apply to all operations, and most docs do
+//! not repeat them: a capability can override a check, and an operation that depends on an ACL fails with EIO
+//! if the ACL is missing or damaged.
 //!
 //! A plan sends nothing and waits for nothing. A view gets its records from any [`KnownRecords`], and the
 //! caller commits the effects that the plan returns. So an operation can be tested with a map of records.

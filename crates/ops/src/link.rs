@@ -18,8 +18,8 @@ const MAX_LINKS: u32 = i32::MAX as u32;
 /// because that session is about to remove the inode. A kernel that does not know of the unlink yet would
 /// allow it.
 ///
-/// The kernel's check of the inode itself (`may_linkat`, `fs.protected_hardlinks`) is not repeated, although its
-/// attributes may be out of date: the caller could have made the link just before they changed.
+/// The kernel's check of the inode itself (`may_linkat`, `fs.protected_hardlinks`) is not repeated, although
+/// its attributes may be out of date: the caller could have made the link just before they changed.
 ///
 /// # Errors
 /// - ENOENT: the directory does not exist.

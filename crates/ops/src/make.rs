@@ -20,9 +20,9 @@ use crate::view::{PlanStop, View};
 /// umask. The inode gets the directory's quota tag.
 ///
 /// # Errors
-/// ENOENT if the directory does not exist; ENOTDIR if `parent` is not a directory; ENOENT if the directory is in the
-/// trash; ESTALE if the kernel checked with outdated attributes; EACCES if the caller may not add names to the
-/// directory; EEXIST if the name exists; ENOSPC if the volume is full.
+/// ENOENT if the directory does not exist; ENOTDIR if `parent` is not a directory; ENOENT if the directory is
+/// in the trash; ESTALE if the kernel checked with outdated attributes; EACCES if the caller may not add
+/// names to the directory; EEXIST if the name exists; ENOSPC if the volume is full.
 #[derive(Debug)]
 pub struct Make {
     pub parent: Ino,

@@ -63,10 +63,10 @@ impl Ctx<'_> {
         }
     }
 
-    /// The part of the decision that does not depend on the caller's supplementary groups: the permissions that are
-    /// granted or denied whatever these groups are. `None` if the mode decides and the decision depends on these
-    /// groups, if the authority is not [`Authority::Both`], or if the ACL cannot be read ([`Self::decision`] reports
-    /// that error).
+    /// The part of the decision that does not depend on the caller's supplementary groups: the permissions
+    /// that are granted or denied whatever these groups are. `None` if the mode decides and the decision
+    /// depends on these groups, if the authority is not [`Authority::Both`], or if the ACL cannot be read
+    /// ([`Self::decision`] reports that error).
     fn certain(&self, view: &mut View<'_>, inode: &Inode) -> Result<Option<Decision>, PlanStop> {
         let Authority::Both(source) = self.authority else { return Ok(None) };
         let sid_rules = &self.volume.sid_rules;
@@ -455,10 +455,11 @@ pub(super) fn inode_with_acl(view: &mut View<'_>, ctx: &Ctx<'_>, ino: Ino) -> Re
 
 /// The mode and ACL after a chmod, by the rules of [`nfs4::chmod`] and the volume's `aclmode`.
 ///
-/// The returned mode is the stored one. It shows the permissions that the ACL grants to owner, group and everyone;
-/// `stat(2)` shows the requested mode ([`GetProjection`]). On a directory, `stat(2)` may also show bits that are
-/// there only because some users may search every directory. If the requested bits of a class equal the bits that
-/// were shown, these additional bits do not count as requested ([`nfs4::without_traverser_bits`]).
+/// The returned mode is the stored one. It shows the permissions that the ACL grants to owner, group and
+/// everyone; `stat(2)` shows the requested mode ([`GetProjection`]). On a directory, `stat(2)` may also show
+/// bits that are there only because some users may search every directory. If the requested bits of a class
+/// equal the bits that were shown, these additional bits do not count as requested
+/// ([`nfs4::without_traverser_bits`]).
 ///
 /// # Errors
 /// EIO for an ACL that is missing or damaged, unless the policy discards it; those of [`nfs4::chmod`].

@@ -19,8 +19,8 @@ pub trait Op {
     /// Whether the operation never has effects. If so, it can be answered from cached records within their
     /// lifetime.
     const READ: bool = false;
-    /// Whether the client's cache takes the records that the operation reads and changes. If not, the operation must
-    /// change no cached record, because the cache does not take the change either.
+    /// Whether the client's cache takes the records that the operation reads and changes. If not, the
+    /// operation must change no cached record, because the cache does not take the change either.
     const IS_REMEMBERED: bool = true;
 
     /// Decides what to do. It is called again, with more or newer records, after [`PlanStop::Missing`] and
@@ -88,9 +88,9 @@ pub struct Ctx<'a> {
 /// The authority for the operation: who checked the caller's access.
 #[derive(Clone, Debug)]
 pub enum Authority<'a> {
-    /// The kernel checked, using the inode attributes that it has cached. If `revisions` shows that they are out
-    /// of date, the operation fails with ESTALE, so that the kernel looks up again. `revisions` is `None` if this
-    /// client has the volume exclusively, because the kernel's attributes are then always current.
+    /// The kernel checked, using the inode attributes that it has cached. If `revisions` shows that they are
+    /// out of date, the operation fails with ESTALE, so that the kernel looks up again. `revisions` is `None`
+    /// if this client has the volume exclusively, because the kernel's attributes are then always current.
     Kernel { revisions: Option<&'a dyn KernelRevisions> },
     /// The kernel did not check. The operation checks this credential.
     Daemon(Cred),

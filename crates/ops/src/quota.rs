@@ -11,12 +11,12 @@ use crate::view::{PlanStop, View};
 /// The most directory quotas in which an inode counts.
 pub const MAX_NESTED_QUOTAS: usize = 16;
 
-/// Plans an operation ([`Op::plan`]), ensures that the ACLs to which its effects refer stay stored (`acl::keep`),
-/// and adds the guards and charges of its quotas.
+/// Plans an operation ([`Op::plan`]), ensures that the ACLs to which its effects refer stay stored
+/// (`acl::keep`), and adds the guards and charges of its quotas.
 ///
 /// # Errors
-/// Those of the operation; EIO if an ACL to which an effect refers is not stored or corrupt; then EDQUOT if an inode
-/// or block that the operation adds does not fit below a hard limit.
+/// Those of the operation; EIO if an ACL to which an effect refers is not stored or corrupt; then EDQUOT if
+/// an inode or block that the operation adds does not fit below a hard limit.
 pub fn plan<O: Op>(op: &O, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O::Reply>, PlanStop> {
     let mut planned = op.plan(view, ctx);
     if let Ok(plan) = &mut planned {
@@ -83,8 +83,8 @@ fn count(view: &mut View<'_>, effects: &mut Vec<Effect>, bound: BoundBy) -> Resu
     charges.apply_charges(view, bound, effects)
 }
 
-/// Whether an inode that the effects create, change or remove counts in a quota before or after them. On most volumes
-/// none does.
+/// Whether an inode that the effects create, change or remove counts in a quota before or after them. On most
+/// volumes none does.
 fn is_any_tagged(view: &mut View<'_>, effects: &[Effect]) -> Result<bool, PlanStop> {
     for (at, effect) in effects.iter().enumerate() {
         let tag = match effect {
@@ -119,8 +119,9 @@ fn counted_inode(effect: &Effect) -> Option<Ino> {
 }
 
 impl Counted {
-    /// Raises the xattr blocks of the known inode to those that `delta` removes, if they are fewer, so that the subtraction
-    /// does not stop at zero: the cached inode may be older than the known size of the xattr that is removed.
+    /// Raises the xattr blocks of the known inode to those that `delta` removes, if they are fewer, so that
+    /// the subtraction does not stop at zero: the cached inode may be older than the known size of the xattr
+    /// that is removed.
     fn make_room_for(&mut self, delta: i32) {
         let removed = u16::try_from(delta.min(0).unsigned_abs()).unwrap_or(u16::MAX);
         let missing = self.after.map_or(0, |after| removed.saturating_sub(after.xattr_blocks));
@@ -135,9 +136,9 @@ impl Counted {
         self.before.as_ref().map(of) != self.after.as_ref().map(of)
     }
 
-    /// Guards the size and the xattr blocks of this inode, if its charges depend on them. The charges also depend on
-    /// its owner, group and tag, which the guard of its access revision covers, and on the change of its xattrs,
-    /// which [`Guard::Xattr`] covers.
+    /// Guards the size and the xattr blocks of this inode, if its charges depend on them. The charges also
+    /// depend on its owner, group and tag, which the guard of its access revision covers, and on the change
+    /// of its xattrs, which [`Guard::Xattr`] covers.
     fn guard_exactly(&self, view: &mut View<'_>) {
         let Some(before) = &self.before else { return };
         let of = |inode: &Inode| (inode.quota, inode.uid, inode.gid);
@@ -170,8 +171,8 @@ impl Charges {
     fn add(&mut self, view: &mut View<'_>, inode: &Inode, sign: i64) -> Result<(), PlanStop> {
         let blocks = sign * i64::try_from(inode.blocks()).unwrap_or(i64::MAX);
         if is_in_trash(inode) {
-            // This quota has no limits and no outer quota, and always exists. So nothing is read or guarded, and
-            // removals do not conflict with each other because of it.
+            // This quota has no limits and no outer quota, and always exists. So nothing is read or guarded,
+            // and removals do not conflict with each other because of it.
             self.add_to(QuotaKey::Directory(QuotaId::TRASH), None, sign, blocks);
         } else {
             self.add_to_chain(view, inode, sign, blocks)?;
@@ -235,20 +236,20 @@ impl Charges {
     }
 }
 
-/// The tag of an inode that gets a name in the directory. An inode that already counts in the quotas of its owner
-/// and group continues to count there.
+/// The tag of an inode that gets a name in the directory. An inode that already counts in the quotas of its
+/// owner and group continues to count there.
 pub(crate) fn tag_in(dir: &Inode, inode: &Inode) -> QuotaTag {
     QuotaTag::new(dir.quota.directory(), dir.quota.owners() || inode.quota.owners())
 }
 
-/// Gives an inode that moves to another directory the tag for that directory, so that its usage moves too. But a
-/// directory keeps its tag, because otherwise the tags of everything below it would have to change. So it can be
-/// moved only to a directory with the same tag, or, if it is itself the directory of a quota, to a directory in the
-/// outer quota. An empty directory can also be moved into the trash and out of it.
+/// Gives an inode that moves to another directory the tag for that directory, so that its usage moves too.
+/// But a directory keeps its tag, because otherwise the tags of everything below it would have to change. So
+/// it can be moved only to a directory with the same tag, or, if it is itself the directory of a quota, to a
+/// directory in the outer quota. An empty directory can also be moved into the trash and out of it.
 ///
 /// # Errors
-/// EXDEV for a directory that would have to change its tag, and for a file with several names. The errors of XFS for
-/// project quotas are the same (`xfs_rename`).
+/// EXDEV for a directory that would have to change its tag, and for a file with several names. The errors of
+/// XFS for project quotas are the same (`xfs_rename`).
 pub(crate) fn move_between(
     view: &mut View<'_>,
     inode: &Inode,
@@ -282,8 +283,8 @@ pub(crate) fn move_between(
     Ok(())
 }
 
-/// The directory quotas from this one outwards, each with the next one. An inode that refers to a quota which does
-/// not exist counts in none, until `limen quota check` repairs it.
+/// The directory quotas from this one outwards, each with the next one. An inode that refers to a quota which
+/// does not exist counts in none, until `limen quota check` repairs it.
 ///
 /// # Errors
 /// EIO if the chain has more than [`MAX_NESTED_QUOTAS`] quotas: damage has closed it to a cycle.

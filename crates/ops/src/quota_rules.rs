@@ -2,11 +2,11 @@
 //!
 //! All changes of rules are serialized by one setting, which is also the next id of a directory quota.
 //!
-//! A walk gives inodes the tag of a new quota, or takes it away ([`Retag`]): each directory before its entries, and
-//! entries only while they are in that directory. An inode that gets a name in a directory with the tag gets the tag
-//! at once, and moving a directory without the tag there fails with EXDEV (see [`crate::quota`]). So one walk meets
-//! all inodes, whatever other clients change meanwhile. After a crash another walk can begin anew, because it skips
-//! the inodes that are done.
+//! A walk gives inodes the tag of a new quota, or takes it away ([`Retag`]): each directory before its
+//! entries, and entries only while they are in that directory. An inode that gets a name in a directory with
+//! the tag gets the tag at once, and moving a directory without the tag there fails with EXDEV (see
+//! [`crate::quota`]). So one walk meets all inodes, whatever other clients change meanwhile. After a crash
+//! another walk can begin anew, because it skips the inodes that are done.
 
 use meta::{Access, Effect, Inode, Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag, RecordKey};
 use types::{Errno, Ino, Name, QuotaId};
@@ -48,8 +48,8 @@ fn next(view: &mut View<'_>) -> Result<(u64, Effect), PlanStop> {
     Ok((next, Effect::PutSetting { name: NEXT, value: (next + 1).to_string() }))
 }
 
-/// Reads the next id of a directory quota, and whether inodes count in the quotas of their owners (`None` if not,
-/// else the state of the walk).
+/// Reads the next id of a directory quota, and whether inodes count in the quotas of their owners (`None` if
+/// not, else the state of the walk).
 #[derive(Debug)]
 pub struct GetQuotas;
 
@@ -68,8 +68,8 @@ impl Op for GetQuotas {
     }
 }
 
-/// Reads the directory quotas in which an inode counts, from the nearest outwards. The reply is empty if the inode
-/// does not exist.
+/// Reads the directory quotas in which an inode counts, from the nearest outwards. The reply is empty if the
+/// inode does not exist.
 #[derive(Debug)]
 pub struct GetQuotasOf(pub Ino);
 
@@ -91,9 +91,10 @@ impl Op for GetQuotasOf {
 /// Creates the quota of a directory. It counts nothing until a walk has begun. Replies with its id.
 ///
 /// # Errors
-/// EAGAIN if a rule was changed since `next` was read, so that the caller looks again whether the directory has a
-/// quota; ENOENT if the directory does not exist; ENOTDIR if `dir` is not a directory; EPERM if it is in the trash;
-/// ELOOP if it is in [`MAX_NESTED_QUOTAS`] quotas; EBUSY if a walk for its present quota is not done.
+/// EAGAIN if a rule was changed since `next` was read, so that the caller looks again whether the directory
+/// has a quota; ENOENT if the directory does not exist; ENOTDIR if `dir` is not a directory; EPERM if it is
+/// in the trash; ELOOP if it is in [`MAX_NESTED_QUOTAS`] quotas; EBUSY if a walk for its present quota is not
+/// done.
 #[derive(Debug)]
 pub struct BeginQuota {
     pub dir: Ino,
@@ -130,12 +131,12 @@ impl Op for BeginQuota {
     }
 }
 
-/// Changes the rule of a quota: its limits and, of a directory quota, the state of the walk. A user or group gets
-/// a quota if it has none.
+/// Changes the rule of a quota: its limits and, of a directory quota, the state of the walk. A user or group
+/// gets a quota if it has none.
 ///
 /// # Errors
-/// EPERM for the quota of the trash; ENOENT if the directory quota does not exist; EBUSY if its state is not the
-/// expected one.
+/// EPERM for the quota of the trash; ENOENT if the directory quota does not exist; EBUSY if its state is not
+/// the expected one.
 #[derive(Debug)]
 pub struct ChangeQuota {
     pub key: QuotaKey,
@@ -169,8 +170,8 @@ impl Op for ChangeQuota {
     }
 }
 
-/// Removes a directory quota that has no inodes left. No inode can get its tag any more, neither before the commit nor
-/// after it: no directory has the tag, and [`Retag`] gives it only while the quota is being built.
+/// Removes a directory quota that has no inodes left. No inode can get its tag any more, neither before the
+/// commit nor after it: no directory has the tag, and [`Retag`] gives it only while the quota is being built.
 ///
 /// # Errors
 /// EBUSY if it has inodes, or is not being removed.
@@ -192,8 +193,8 @@ impl Op for DropQuota {
     }
 }
 
-/// Corrects the counters of quotas, by the difference that a check has found. The difference does not depend on the
-/// moment, because each transaction changes inodes and counters by the same amount.
+/// Corrects the counters of quotas, by the difference that a check has found. The difference does not depend
+/// on the moment, because each transaction changes inodes and counters by the same amount.
 ///
 /// # Errors
 /// EAGAIN if a quota was corrected or a rule was changed since the check, which read `next`.
@@ -283,8 +284,8 @@ pub enum RetagAt {
     Entries { dir: Ino, entries: Vec<(Name, Ino)> },
 }
 
-/// Changes the tags of a few inodes, and counts them in their new quotas instead of the old ones. Limits do not
-/// matter. An inode that no longer exists or has moved is skipped.
+/// Changes the tags of a few inodes, and counts them in their new quotas instead of the old ones. Limits do
+/// not matter. An inode that no longer exists or has moved is skipped.
 ///
 /// # Errors
 /// EBUSY unless the quota is being built or removed by this change: another tool has ended the walk.

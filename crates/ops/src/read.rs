@@ -37,8 +37,8 @@ impl Op for Lookup {
     }
 }
 
-/// As [`Lookup`]. Replies also with whether everybody may search the directory. This follows from the mode, or is
-/// computed once for each ACL, so it rarely needs a further read.
+/// As [`Lookup`]. Replies also with whether everybody may search the directory. This follows from the mode,
+/// or is computed once for each ACL, so it rarely needs a further read.
 #[derive(Debug)]
 pub struct CountedLookup<'a>(pub &'a Lookup);
 
@@ -112,8 +112,8 @@ impl Op for GetParent {
         if dir.parent == self.0 {
             return Err(Errno::ESTALE.into());
         }
-        // Unless the parent is known, one request reads both directories: between two requests, the directory may be
-        // moved, and its old parent removed.
+        // Unless the parent is known, one request reads both directories: between two requests, the directory
+        // may be moved, and its old parent removed.
         let is_dir = |parent: &Inode| parent.kind.is_dir();
         if !view.known_inode(dir.parent).as_ref().is_some_and(is_dir) {
             view.prefetch_snapshot([self.0, dir.parent].map(RecordKey::Inode).into())?;
@@ -188,8 +188,9 @@ impl Op for GetSlices {
     }
 }
 
-/// Reads the slices of one chunk, as [`GetSlices`], and the size of the file at the same moment. Neither is from
-/// a cache: with a size from before a truncation, the bytes that the truncation removed would read as zeros.
+/// Reads the slices of one chunk, as [`GetSlices`], and the size of the file at the same moment. Neither is
+/// from a cache: with a size from before a truncation, the bytes that the truncation removed would read as
+/// zeros.
 ///
 /// # Errors
 /// ESTALE if the inode does not exist.

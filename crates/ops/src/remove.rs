@@ -134,8 +134,9 @@ impl Unlinks for Unlinked {
     }
 }
 
-/// Runs an [`Unlink`] or [`Rename`](crate::Rename) only if it deletes no regular file except `file`. The caller
-/// has checked whether this file is open, but another client may give the name to another file at any time.
+/// Runs an [`Unlink`] or [`Rename`](crate::Rename) only if it deletes no regular file except `file`. The
+/// caller has checked whether this file is open, but another client may give the name to another file at any
+/// time.
 ///
 /// # Errors
 /// Those of the operation; EAGAIN if it would delete another regular file. The caller then looks up the name
@@ -216,8 +217,8 @@ impl Op for Rmdir {
 /// again, only the record of the orphan is removed.
 ///
 /// # Errors
-/// ENOTEMPTY if the inode is a directory with entries: the root of an unfinished copy ([`BeginClone`](crate::BeginClone)).
-/// [`Prune`](crate::Prune) removes the entries.
+/// ENOTEMPTY if the inode is a directory with entries: the root of an unfinished copy
+/// ([`BeginClone`](crate::BeginClone)). [`Prune`](crate::Prune) removes the entries.
 #[derive(Debug)]
 pub struct Reap {
     pub session: SessionId,

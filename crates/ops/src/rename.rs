@@ -19,7 +19,8 @@ use crate::view::{PlanStop, View};
 /// - EINVAL: EXCHANGE is combined with NOREPLACE or WHITEOUT.
 /// - ENOENT: one of the two parents does not exist.
 /// - ENOTDIR: one of the two parents is not a directory.
-/// - EPERM: the new parent is in the trash; under EXCHANGE or WHITEOUT, also if the old parent is in the trash.
+/// - EPERM: the new parent is in the trash; under EXCHANGE or WHITEOUT, also if the old parent is in the
+///   trash.
 /// - ENOENT: the old name does not exist.
 /// - EIO: a name refers to a missing inode.
 /// - EEXIST: under NOREPLACE, the new name exists.

@@ -28,8 +28,8 @@ pub(super) fn require_room_for(
     blocks: u64,
 ) -> Result<(), PlanStop> {
     match ctx.volume.limits() {
-        // The guard requires usage < limit, which is room for one inode and one block. The limits are reduced by the
-        // others.
+        // The guard requires usage < limit, which is room for one inode and one block. The limits are reduced
+        // by the others.
         Some((max_inodes, max_blocks))
             if inodes > 0
                 && !view.has_room(

@@ -15,8 +15,8 @@ use crate::view::{PlanStop, View};
 /// that tool, and nothing is changed.
 ///
 /// # Errors
-/// ESTALE: the volume that the client has opened does not exist any more: it was removed, restored from a backup, or has
-/// moved to a copy of its objects.
+/// ESTALE: the volume that the client has opened does not exist any more: it was removed, restored from a
+/// backup, or has moved to a copy of its objects.
 #[derive(Clone, Debug)]
 pub struct BeginSession(pub Session);
 

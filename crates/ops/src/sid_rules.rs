@@ -66,7 +66,8 @@ impl Op for AddSidRule {
     }
 }
 
-/// Removes the rules of a domain, or the one of them that begins at `first_rid`. The domain stays in the table.
+/// Removes the rules of a domain, or the one of them that begins at `first_rid`. The domain stays in the
+/// table.
 ///
 /// The reply is [`SidRulesRefusal::Absent`] if there is no such rule.
 ///
@@ -100,7 +101,8 @@ fn stored(view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<(DomainTable, SidRules),
     let table = domains::stored(view)?;
     let text = view.setting(Volume::SID_RULES)?.unwrap_or_default();
     let rules = SidRules::from_storage(&text).ok_or(Errno::EIO)?;
-    // A rule must not refer to a free number: a domain that got this number later would be mapped by the rule.
+    // A rule must not refer to a free number: a domain that got this number later would be mapped by the
+    // rule.
     let is_complete = rules.rules().iter().all(|rule| table.get(rule.domain).is_some());
     if is_complete { Ok((table, rules)) } else { Err(Errno::EIO.into()) }
 }

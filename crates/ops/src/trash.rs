@@ -1,19 +1,20 @@
 //! The trash: removed files are kept for a while.
 //!
-//! If the volume has a trash ([`Volume::trash_days`](meta::Volume::trash_days)), an inode that would be deleted with its
-//! last name gets a name in the trash instead, in the same transaction ([`keep`]). The names are
-//! `/.trash/UID/YYYY-MM-DD-HH/PARENT-INO-NAME`: the uid of the inode, the hour of the removal in UTC, the numbers of its
-//! directory and of itself, and its name. The first directory is [`Ino::TRASH`], which no entry of the root names:
-//! [`View::dirent`] knows the name. The directories of a uid and of its hours belong to that user and have the mode 0700.
-//! So ordinary mode bits protect the trash, and all that users do there is done by the ordinary operations.
+//! If the volume has a trash ([`Volume::trash_days`](meta::Volume::trash_days)), an inode that would be
+//! deleted with its last name gets a name in the trash instead, in the same transaction ([`keep`]). The names
+//! are `/.trash/UID/YYYY-MM-DD-HH/PARENT-INO-NAME`: the uid of the inode, the hour of the removal in UTC, the
+//! numbers of its directory and of itself, and its name. The first directory is [`Ino::TRASH`], which no
+//! entry of the root names: [`View::dirent`] knows the name. The directories of a uid and of its hours belong
+//! to that user and have the mode 0700. So ordinary mode bits protect the trash, and all that users do there
+//! is done by the ordinary operations.
 //!
-//! Everything in the trash counts in one directory quota, [`QuotaId::TRASH`], which has no limits. So the tag of an inode
-//! says whether it is in the trash. A file that is removed there is deleted.
+//! Everything in the trash counts in one directory quota, [`QuotaId::TRASH`], which has no limits. So the tag
+//! of an inode says whether it is in the trash. A file that is removed there is deleted.
 //!
 //! A plan must know the directory of the hour without a search. The client keeps a few in
-//! [`TrashDirs`](crate::TrashDirs). If the directory is not known or does not exist, the operation does nothing and
-//! replies [`UnlinkOutcome::NoTrash`](crate::UnlinkOutcome::NoTrash). The caller then creates the directory
-//! ([`MakeTrash`]), and runs the operation again.
+//! [`TrashDirs`](crate::TrashDirs). If the directory is not known or does not exist, the operation does
+//! nothing and replies [`UnlinkOutcome::NoTrash`](crate::UnlinkOutcome::NoTrash). The caller then creates the
+//! directory ([`MakeTrash`]), and runs the operation again.
 
 use meta::{DIR_BYTES, Effect, Inode, Quota, QuotaTag};
 use types::{Errno, FileType, Ino, Mode, Name, QuotaId};
@@ -33,11 +34,11 @@ pub(crate) enum Kept {
     NoDirectory,
 }
 
-/// Moves an inode, whose only name is `name` in `dir`, into the trash. The caller removes or replaces this name, and
-/// if the inode is a directory, has checked that it is empty. Returns `None` if the inode is to be deleted: the
-/// volume has no trash, the inode is in the trash already, is neither a regular file nor a symbolic link nor a
-/// directory, or is the directory of a quota, which could not get its tag back; or the name for it in the trash is
-/// taken.
+/// Moves an inode, whose only name is `name` in `dir`, into the trash. The caller removes or replaces this
+/// name, and if the inode is a directory, has checked that it is empty. Returns `None` if the inode is to be
+/// deleted: the volume has no trash, the inode is in the trash already, is neither a regular file nor a
+/// symbolic link nor a directory, or is the directory of a quota, which could not get its tag back; or the
+/// name for it in the trash is taken.
 pub(crate) fn keep(
     view: &mut View<'_>,
     ctx: &Ctx<'_>,
@@ -56,7 +57,8 @@ pub(crate) fn keep(
         return Ok(Some(Kept::NoDirectory));
     };
     let name = TrashName::encode(dir.ino, ino, name)?;
-    // The name is taken only if the owner of the inode has given it to another file: then the inode is deleted.
+    // The name is taken only if the owner of the inode has given it to another file: then the inode is
+    // deleted.
     if view.dirent_unlikely(hour, &name)?.is_some() {
         return Ok(None);
     }
@@ -84,8 +86,8 @@ fn is_of_quota(view: &mut View<'_>, inode: &Inode) -> Result<bool, PlanStop> {
 /// numbers of both, in this order.
 ///
 /// # Errors
-/// ENOENT if the volume has no trash; EIO if one of the names refers to a missing inode; ENOTDIR if one does not
-/// refer to a directory in the trash.
+/// ENOENT if the volume has no trash; EIO if one of the names refers to a missing inode; ENOTDIR if one does
+/// not refer to a directory in the trash.
 #[derive(Debug)]
 pub struct MakeTrash {
     pub uid: u32,
@@ -119,7 +121,8 @@ impl Op for MakeTrash {
                     size: DIR_BYTES,
                     parent,
                     quota,
-                    // A directory of a uid that is created here gets a directory of an hour as its first entry.
+                    // A directory of a uid that is created here gets a directory of an hour as its first
+                    // entry.
                     nlink: if parent == root.ino { 3 } else { 2 },
                     ..Inode::new(*ino, FileType::Directory, Mode::new(0o700), ctx.now)
                 };
@@ -203,8 +206,8 @@ pub(crate) fn found(view: &mut View<'_>, ctx: &Ctx<'_>, effects: &mut Vec<Effect
     }
     let owners = view.setting(Quota::OWNERS_SETTING)?.is_some();
     effects.extend(meta::Volume::trash_root(ctx.now, owners));
-    // There is no such entry. But clients and their kernels may have cached that the name does not exist, and this effect
-    // invalidates that.
+    // There is no such entry. But clients and their kernels may have cached that the name does not exist, and
+    // this effect invalidates that.
     effects.push(Effect::DropDirent { parent: Ino::ROOT, name });
     effects.push(super::set_dir_times(Ino::ROOT, ctx.now));
     Ok(())

@@ -12,8 +12,8 @@ pub const TRASH_NAME: &[u8] = b".trash";
 const SECS_PER_HOUR: i64 = 3600;
 /// The longest name, `NAME_MAX`.
 const NAME_BYTES: usize = 255;
-/// The largest number of hour directories that a client keeps. Before it would keep more, the client forgets all of
-/// them.
+/// The largest number of hour directories that a client keeps. Before it would keep more, the client forgets
+/// all of them.
 const MAX_DIRS: usize = 4096;
 
 /// An hour in UTC, counted from 1970.

@@ -1,5 +1,5 @@
-//! The view that a plan has of the volume. It turns each lookup into a guard, except of records that never change
-//! and of records that only reads depend on.
+//! The view that a plan has of the volume. It turns each lookup into a guard, except of records that never
+//! change and of records that only reads depend on.
 
 mod computed;
 mod held;
@@ -28,8 +28,9 @@ pub enum PlanStop {
     /// The access attributes that the kernel has of an inode are out of date. The operation fails with
     /// ESTALE, so that the kernel looks up again.
     KernelIsStale,
-    /// Another session holds this directory ([`Inode::holder`]), so the stored records of the directory and its
-    /// entries may be out of date. The driver makes that session give the directory back, and calls the plan again.
+    /// Another session holds this directory ([`Inode::holder`]), so the stored records of the directory and
+    /// its entries may be out of date. The driver makes that session give the directory back, and calls the
+    /// plan again.
     Held(Ino),
 }
 
@@ -106,27 +107,29 @@ impl<'a> View<'a> {
         self.is_guarded = false;
     }
 
-    /// Tells whether no other client can change the volume, and whether all records in `fresh` are of one moment.
-    /// Without this call, other clients can change the volume, and the records in `fresh` are of one moment.
+    /// Tells whether no other client can change the volume, and whether all records in `fresh` are of one
+    /// moment. Without this call, other clients can change the volume, and the records in `fresh` are of one
+    /// moment.
     pub fn set_consistency(&mut self, is_exclusive: bool, is_snapshot: bool) {
         (self.is_exclusive, self.is_snapshot) = (is_exclusive, is_snapshot);
     }
 
-    /// Names the records that the plan will look up. When a lookup finds a record missing for the first time, all of
-    /// these records that are not known are read in one request.
+    /// Names the records that the plan will look up. When a lookup finds a record missing for the first time,
+    /// all of these records that are not known are read in one request.
     pub fn expect<const N: usize>(&mut self, keys: [RecordKey; N]) {
         self.expected.extend(keys);
     }
 
-    /// As [`View::expect`], but stops the plan at once if any of the records is not known, even if the plan would not
-    /// look it up.
+    /// As [`View::expect`], but stops the plan at once if any of the records is not known, even if the plan
+    /// would not look it up.
     pub fn prefetch(&mut self, keys: impl IntoIterator<Item = RecordKey>) -> Result<(), PlanStop> {
         let missing: Vec<RecordKey> = keys.into_iter().filter(|key| !self.is_known(key)).collect();
         self.missing.extend(missing);
         if self.missing.is_empty() { Ok(()) } else { Err(PlanStop::Missing) }
     }
 
-    /// Whether a record is known. A dirent counts only if its inode is known too, because both are read together.
+    /// Whether a record is known. A dirent counts only if its inode is known too, because both are read
+    /// together.
     fn is_known(&self, key: &RecordKey) -> bool {
         let is_known = |key: &Key| self.find(key).is_some();
         match key {
@@ -233,8 +236,8 @@ impl<'a> View<'a> {
 
     /// The directory entry of a name, guarded.
     ///
-    /// In the root, the name of the trash refers to [`Ino::TRASH`] if that inode exists, although no such entry is
-    /// stored.
+    /// In the root, the name of the trash refers to [`Ino::TRASH`] if that inode exists, although no such
+    /// entry is stored.
     pub fn dirent(&mut self, parent: Ino, name: &Name) -> Result<Option<Dirent>, PlanStop> {
         if let Some(dirent) = self.trash(parent, name)? {
             return Ok(Some(dirent));
@@ -321,8 +324,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The NFSv4 ACL that decides access: as [`View::nfs4_acl`], but the SIDs that `sid_rules` map are replaced by
-    /// users and groups. It is computed once for each ACL and version of the rules.
+    /// The NFSv4 ACL that decides access: as [`View::nfs4_acl`], but the SIDs that `sid_rules` map are
+    /// replaced by users and groups. It is computed once for each ACL and version of the rules.
     ///
     /// # Errors
     /// EIO if the ACL is not stored or corrupt.
@@ -392,9 +395,9 @@ impl<'a> View<'a> {
         Ok(Some(projection))
     }
 
-    /// Whether this client knows that the ACL was stored, so that a transaction need not store it again: a guard
-    /// ([`Guard::Acl`]) checks that the ACL is still stored. `false` if this operation has read the ACL itself,
-    /// because then such a guard may have failed.
+    /// Whether this client knows that the ACL was stored, so that a transaction need not store it again: a
+    /// guard ([`Guard::Acl`]) checks that the ACL is still stored. `false` if this operation has read the ACL
+    /// itself, because then such a guard may have failed.
     pub fn is_stored(&self, id: AclId) -> bool {
         let known = || self.known.get(&Key::Acl(id), None);
         self.find_fresh(&Key::Acl(id)).is_none() && matches!(known(), Some(Value::Acl(Some(_))))
@@ -408,8 +411,8 @@ impl<'a> View<'a> {
         lookup!(self, Slices(ino, chunk))
     }
 
-    /// An inode and the rows of one of its chunks, as this operation has read both together. Not guarded, because
-    /// only reads depend on them.
+    /// An inode and the rows of one of its chunks, as this operation has read both together. Not guarded,
+    /// because only reads depend on them.
     pub fn fresh_chunk(
         &mut self,
         ino: Ino,

@@ -35,8 +35,8 @@ id! {
     SessionId(u64)
 }
 id! {
-    /// A series of operations of a session. The engine keeps their results until the term ends. 0 for operations
-    /// that no session guards.
+    /// A series of operations of a session. The engine keeps their results until the term ends. 0 for
+    /// operations that no session guards.
     Term(u32)
 }
 id! {
@@ -87,20 +87,21 @@ impl Ino {
     /// The volume's root directory. Inode 1 is reserved for the root that FUSE itself creates.
     pub const ROOT: Ino = Ino(2);
 
-    /// The root of the trash, on volumes that have one. No counter reaches this number, and every server's numbers,
-    /// also those of floating point, hold it exactly.
+    /// The root of the trash, on volumes that have one. No counter reaches this number, and every server's
+    /// numbers, also those of floating point, hold it exactly.
     pub const TRASH: Ino = Ino(1 << 52);
 }
 
 impl QuotaId {
-    /// The directory quota of everything in the trash. It has no limits. An inode whose tag names it is in the trash.
+    /// The directory quota of everything in the trash. It has no limits. An inode whose tag names it is in
+    /// the trash.
     pub const TRASH: QuotaId = QuotaId(1 << 51);
 }
 
 /// The content hash of a canonical ACL; [`AclId::NONE`] for an inode that has only a mode.
 ///
-/// Aligned as a `u64`, because with the alignment of a `u128` each cached inode and each key of a cache would be
-/// larger.
+/// Aligned as a `u64`, because with the alignment of a `u128` each cached inode and each key of a cache would
+/// be larger.
 #[derive(
     Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]

@@ -3,9 +3,9 @@
 //! A file is divided into chunks of [`CHUNK_BYTES`]. Each write to a chunk appends one [`Slice`] row to it.
 //! Where rows overlap, the newest one applies. Bytes without a row read as zeros.
 //!
-//! The bytes of a small file are stored in its rows ([`SliceSource::Inline`]), not in a record of another kind. So
-//! the same rules for overlaps and growth hold for all files, appends commute, and nothing is converted when a file
-//! outgrows the limit for small files.
+//! The bytes of a small file are stored in its rows ([`SliceSource::Inline`]), not in a record of another
+//! kind. So the same rules for overlaps and growth hold for all files, appends commute, and nothing is
+//! converted when a file outgrows the limit for small files.
 
 use std::sync::Arc;
 
@@ -35,14 +35,14 @@ pub enum SliceSource {
     Hole,
     /// The bytes are in the row itself.
     Inline(#[serde(with = "crate::bytes")] Arc<[u8]>),
-    /// The bytes are in the object store. The slice `id` has `size` bytes, stored as blocks; the row takes `len` of
-    /// them from `offset` on.
+    /// The bytes are in the object store. The slice `id` has `size` bytes, stored as blocks; the row takes
+    /// `len` of them from `offset` on.
     Blocks { id: SliceId, offset: u32, size: u32 },
 }
 
 impl SliceSource {
-    /// The `len` bytes from byte `skip` on. If the row is damaged, the result may have fewer bytes; reading the
-    /// missing ones fails.
+    /// The `len` bytes from byte `skip` on. If the row is damaged, the result may have fewer bytes; reading
+    /// the missing ones fails.
     #[must_use]
     pub fn part(&self, skip: u32, len: u32) -> SliceSource {
         match self {

@@ -7,8 +7,8 @@ use std::fmt;
 use host::nanos_since_epoch;
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds since 1970-01-01 UTC, negative before that. The range is 1677-09-21 to 2262-04-11; times outside it are
-/// clamped to its ends.
+/// Nanoseconds since 1970-01-01 UTC, negative before that. The range is 1677-09-21 to 2262-04-11; times
+/// outside it are clamped to its ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Time(i64);
 
@@ -54,9 +54,9 @@ impl Time {
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, second) = (self.sec().div_euclid(86_400), self.sec().rem_euclid(86_400));
-        // The algorithm `civil_from_days` of Howard Hinnant ("chrono-Compatible Low-Level Date Algorithms"). Years
-        // start on 1 March, so that the leap day is the last day of a year. An era has 400 years and 146,097 days.
-        // Days are counted from 0000-03-01, which is 719,468 days before 1970-01-01.
+        // The algorithm `civil_from_days` of Howard Hinnant ("chrono-Compatible Low-Level Date Algorithms").
+        // Years start on 1 March, so that the leap day is the last day of a year. An era has 400 years and
+        // 146,097 days. Days are counted from 0000-03-01, which is 719,468 days before 1970-01-01.
         let days = days + 719_468;
         let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
         let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

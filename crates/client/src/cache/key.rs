@@ -2,8 +2,8 @@
 
 use ops::Key;
 
-/// Whether the record may be cached beyond the operation that read it. Open files cache slices themselves; the
-/// other uncacheable records must be read each time.
+/// Whether the record may be cached beyond the operation that read it. Open files cache slices themselves;
+/// the other uncacheable records must be read each time.
 pub(super) fn is_cacheable(key: &Key) -> bool {
     match key {
         Key::Inode(_)

@@ -1,15 +1,15 @@
 //! The slots of a shard by key, and the CLOCK algorithm, which chooses the slot to evict.
 //!
-//! The clock's hand goes through the slots in the order in which they lie in memory, and a new slot takes the place of an
-//! evicted one. So the clock does not search for keys. The removal of a slot does not hash its key, because the hash is
-//! kept beside the slot.
+//! The clock's hand goes through the slots in the order in which they lie in memory, and a new slot takes the
+//! place of an evicted one. So the clock does not search for keys. The removal of a slot does not hash its
+//! key, because the hash is kept beside the slot.
 
 use hashbrown::HashTable;
 use meta::Seq;
 use ops::{Key, Value};
 
-/// A time in nanoseconds since the cache was created. Half the size of an [`Instant`](host::Instant), because each slot
-/// has two.
+/// A time in nanoseconds since the cache was created. Half the size of an [`Instant`](host::Instant), because
+/// each slot has two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment(pub(super) u64);
 
@@ -18,11 +18,11 @@ pub(super) struct Moment(pub(super) u64);
 pub(super) struct Slot {
     pub(super) value: Value,
     pub(super) seq: Seq,
-    /// If the value is [`Value::Unknown`] or [`Value::XattrSizes`]: a read that began at this time or earlier may
-    /// have missed the change that made it so.
+    /// If the value is [`Value::Unknown`] or [`Value::XattrSizes`]: a read that began at this time or earlier
+    /// may have missed the change that made it so.
     pub(super) since: Moment,
-    /// When the read of the value began, or the commit that left it was sent. The value may be as old as this, because
-    /// the answer may have taken long.
+    /// When the read of the value began, or the commit that left it was sent. The value may be as old as
+    /// this, because the answer may have taken long.
     pub(super) began: Moment,
     /// Whether a commit of this client left the value, so that `seq` is its exact position in the server's
     /// order.
@@ -91,8 +91,8 @@ impl Slots {
         index.insert_unique(hash, at, |at| entries[*at as usize].as_ref().map_or(0, |entry| entry.hash));
     }
 
-    /// Removes the next slot that was not used since the hand last passed it, other than that of `keep`. `None` if no other
-    /// is left.
+    /// Removes the next slot that was not used since the hand last passed it, other than that of `keep`.
+    /// `None` if no other is left.
     pub(super) fn evict(&mut self, keep: Option<&Key>) -> Option<(Key, Slot)> {
         if self.len() <= usize::from(keep.is_some()) {
             return None;

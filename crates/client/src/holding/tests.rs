@@ -243,7 +243,8 @@ fn another_client_sees_everything_that_was_answered() {
         for round in 0..20_u64 {
             let at = 1000 * (round + 1);
             let text = format!("d{round}");
-            // After the recall in the previous round, no new directory is held for a while. The test does not wait.
+            // After the recall in the previous round, no new directory is held for a while. The test does not
+            // wait.
             holder.held.not_before.store(0, Ordering::Relaxed);
             let dir = make(&holder, Ino::ROOT, &text, at, MakeKind::Directory).unwrap();
             let below = make(&holder, dir.ino, "below", at + 1, MakeKind::Directory).unwrap();
@@ -428,7 +429,8 @@ fn nothing_is_held_if_the_volume_says_so() {
     }
 }
 
-/// Random operations on a client that holds what it creates, and on one that does not, each on an engine of its own.
+/// Random operations on a client that holds what it creates, and on one that does not, each on an engine of
+/// its own.
 struct Twins {
     engines: [Counted; 2],
     /// The engine with faults between the first engine and its client.
@@ -705,8 +707,8 @@ fn random_operations_survive_kills() {
     }
 }
 
-/// A client that registered after it had committed something else, like a mount that first cleans up after others. Its
-/// operations before its first term have the lowest numbers.
+/// A client that registered after it had committed something else, like a mount that first cleans up after
+/// others. Its operations before its first term have the lowest numbers.
 fn registered_later(engine: &Counted, journals: &Memory) -> Arc<Meta> {
     let meta = Arc::new(Meta::open(engine.clone(), 1000).unwrap());
     meta.replay(journals, &nothing_to_store()).unwrap();
@@ -718,8 +720,8 @@ fn registered_later(engine: &Counted, journals: &Memory) -> Arc<Meta> {
     meta
 }
 
-/// A replay renews and removes the session under ids of another client. The killed client may have used the ids that
-/// come next in its session, and the database does nothing for an id that it knows.
+/// A replay renews and removes the session under ids of another client. The killed client may have used the
+/// ids that come next in its session, and the database does nothing for an id that it knows.
 #[test]
 fn a_replay_removes_the_session_whatever_the_killed_client_had_committed() {
     let (engine, journals) = (volume(), Memory::default());
@@ -750,8 +752,8 @@ fn a_journal_without_a_queue_is_replayed() {
     assert_eq!(journals.all(), []);
 }
 
-/// A journal that cannot be used does not keep the others from being replayed. After its session is removed, it does not
-/// keep the mount from starting either.
+/// A journal that cannot be used does not keep the others from being replayed. After its session is removed,
+/// it does not keep the mount from starting either.
 #[test]
 fn one_unusable_journal_does_not_hold_up_the_others() {
     let (engine, journals) = (volume(), Memory::default());

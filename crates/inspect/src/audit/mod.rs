@@ -48,8 +48,8 @@ pub fn audit<E: From<AuditError> + Send>(
     }
 }
 
-/// The names in a directory after `after`, at most `limit`, as the user of a view sees them; and whether there are more.
-/// The rights are those that [`audit`] reports.
+/// The names in a directory after `after`, at most `limit`, as the user of a view sees them; and whether
+/// there are more. The rights are those that [`audit`] reports.
 ///
 /// # Errors
 /// The database fails; there is no such directory; the edit of the view cannot be applied.

@@ -4,9 +4,9 @@
 //! different ACL, each page would contain as many texts as files. Instead, a miss reads the ACLs of the
 //! following inodes in the same request.
 //!
-//! So an ACL is read later than the inode that names it. It cannot be another one, because its id is its hash, but
-//! it may be gone: the inode got another ACL or was removed, and `limen gc` removed the ACL. So if an ACL is not
-//! stored, the inode is read again, with its ACL as of the same moment.
+//! So an ACL is read later than the inode that names it. It cannot be another one, because its id is its
+//! hash, but it may be gone: the inode got another ACL or was removed, and `limen gc` removed the ACL. So if
+//! an ACL is not stored, the inode is read again, with its ACL as of the same moment.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -36,7 +36,8 @@ pub(super) struct Texts<'e> {
 /// Why there is no decision about an inode.
 #[derive(Debug)]
 pub(super) enum Undecided {
-    /// The inode has another ACL since it was read. This is its present state; `None` if it does not exist any more.
+    /// The inode has another ACL since it was read. This is its present state; `None` if it does not exist
+    /// any more.
     Changed(Option<Inode>),
     Failed(AuditError),
 }
@@ -52,8 +53,8 @@ impl<'e> Texts<'e> {
         Texts { engine, known: HashMap::new(), bytes: 0 }
     }
 
-    /// The text of an inode's ACL; `None` if the inode has none, or if it is missing. `ahead` are the inodes whose ACLs
-    /// are needed next; the same request reads these.
+    /// The text of an inode's ACL; `None` if the inode has none, or if it is missing. `ahead` are the inodes
+    /// whose ACLs are needed next; the same request reads these.
     ///
     /// # Errors
     /// The inode has changed; the database fails.

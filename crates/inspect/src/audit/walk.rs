@@ -278,7 +278,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Evaluates the access of each view to an inode in the directory of `task`, or to the root if `task` is
-    /// `None`. If the inode got another ACL since it was read, evaluates its present state. `None` if it was removed.
+    /// `None`. If the inode got another ACL since it was read, evaluates its present state. `None` if it was
+    /// removed.
     fn evaluate<'n>(
         &mut self,
         inode: &Inode,

@@ -158,7 +158,8 @@ impl Queue {
     /// Removes from the queue the callers whose transactions can be committed together with those of `own`.
     /// `group` has the transactions of `own`.
     fn take_along(&mut self, own: &Caller, group: ConflictGroup<'_>) -> VecDeque<Arc<Caller>> {
-        // Use a new variable, because its lifetime must also cover transactions that are borrowed from the queue.
+        // Use a new variable, because its lifetime must also cover transactions that are borrowed from the
+        // queue.
         let mut group = group;
         let mut taken: VecDeque<Arc<Caller>> = VecDeque::new();
         let mut size = own.txns.len();

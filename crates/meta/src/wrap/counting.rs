@@ -10,8 +10,8 @@ use crate::engine::{Engine, EngineError, ErrorKind, Outcome};
 use crate::record::{Page, RecordKey, Scan, Snapshot};
 use crate::txn::Txn;
 
-/// Counts and measures reads, commits, scans and syncs of an engine, including failed ones. Other requests are passed
-/// on without being counted.
+/// Counts and measures reads, commits, scans and syncs of an engine, including failed ones. Other requests
+/// are passed on without being counted.
 #[derive(Debug, Default)]
 pub struct Counting<E> {
     inner: E,

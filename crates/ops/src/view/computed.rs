@@ -6,8 +6,8 @@ use super::View;
 use crate::known::{InheritKey, Key, Value};
 
 impl View<'_> {
-    /// The access ACL and the rwx bits that a new file gets by inheritance from the ACL `from`, if this client
-    /// has computed them before.
+    /// The access ACL and the rwx bits that a new file gets by inheritance from the ACL `from`, if this
+    /// client has computed them before.
     pub fn inherited(&self, from: AclId, inherit_key: InheritKey) -> Option<(AclId, u32)> {
         match self.known.get(&Key::Inherited(from, inherit_key), None) {
             Some(Value::Inherited(access, rwx)) => Some((access, rwx)),

@@ -7,8 +7,8 @@ use super::{PlanStop, View};
 use crate::known::{Key, Value};
 
 impl View<'_> {
-    /// Sets the session that runs the operation. It may use the directories that it holds; without this call, the plan
-    /// stops at every directory that is held.
+    /// Sets the session that runs the operation. It may use the directories that it holds; without this call,
+    /// the plan stops at every directory that is held.
     pub fn set_session(&mut self, own: SessionId) {
         self.own = own;
     }
@@ -35,8 +35,8 @@ impl View<'_> {
         }
     }
 
-    /// Stops if another session holds the directory, because its stored entries may then be out of date. If neither the
-    /// directory nor the entry is known, both are missing.
+    /// Stops if another session holds the directory, because its stored entries may then be out of date. If
+    /// neither the directory nor the entry is known, both are missing.
     pub(super) fn require_not_held(&mut self, dir: Ino, name: &Name) -> Result<(), PlanStop> {
         if self.not_held.contains(&dir) {
             return Ok(());

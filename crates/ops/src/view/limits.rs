@@ -1,4 +1,5 @@
-//! Limits of the volume and of quotas, and whether a directory is empty: requirements whose failure no guard can confirm.
+//! Limits of the volume and of quotas, and whether a directory is empty: requirements whose failure no guard
+//! can confirm.
 
 use meta::{Guard, Quota, QuotaKey, QuotaRule, RecordKey};
 use types::{Ino, QuotaId};
@@ -7,15 +8,16 @@ use super::{PlanStop, View};
 use crate::known::{Key, Value};
 
 impl View<'_> {
-    /// Whether the plan may refuse because of a record that no guard can confirm: that the volume or a quota is full, or
-    /// a directory not empty. If the records are of several moments, the error may be right at none of them. The
-    /// plan then assumes the opposite. A guard checks that, and after the conflict all records are of one moment.
+    /// Whether the plan may refuse because of a record that no guard can confirm: that the volume or a quota
+    /// is full, or a directory not empty. If the records are of several moments, the error may be right at
+    /// none of them. The plan then assumes the opposite. A guard checks that, and after the conflict all
+    /// records are of one moment.
     fn may_refuse(&self) -> bool {
         !self.assumed && (self.is_exclusive || (self.is_snapshot && !self.used_known))
     }
 
-    /// Whether a directory is empty. Returns `false` if this operation has read that the directory is not empty and
-    /// may refuse because of that. Otherwise adds a guard that checks that the directory is empty.
+    /// Whether a directory is empty. Returns `false` if this operation has read that the directory is not
+    /// empty and may refuse because of that. Otherwise adds a guard that checks that the directory is empty.
     pub fn is_empty(&mut self, ino: Ino) -> bool {
         let found = match self.find_fresh(&Key::Empty(ino)) {
             Some(Value::Empty(empty)) => Some(empty),
@@ -24,8 +26,8 @@ impl View<'_> {
         self.is_or_assumed(found, Guard::Empty { ino })
     }
 
-    /// Returns `false` if the guard is known not to hold and the plan may refuse because of that. Otherwise adds the
-    /// guard.
+    /// Returns `false` if the guard is known not to hold and the plan may refuse because of that. Otherwise
+    /// adds the guard.
     fn is_or_assumed(&mut self, found: Option<bool>, guard: Guard) -> bool {
         if found == Some(false) && self.may_refuse() {
             return false;
@@ -35,8 +37,9 @@ impl View<'_> {
         true
     }
 
-    /// Requires that the volume has room below its limits. Returns `false` if this operation has read that the
-    /// volume is full and may refuse because of that; otherwise adds a guard that checks that there is room.
+    /// Requires that the volume has room below its limits. Returns `false` if this operation has read that
+    /// the volume is full and may refuse because of that; otherwise adds a guard that checks that there is
+    /// room.
     pub fn has_room(&mut self, max_inodes: u64, max_blocks: u64) -> bool {
         let found = match self.find_fresh(&Key::Usage) {
             Some(Value::Usage(usage)) => Some(usage.inodes < max_inodes && usage.blocks < max_blocks),
@@ -45,10 +48,10 @@ impl View<'_> {
         self.is_or_assumed(found, Guard::Room { max_inodes, max_blocks })
     }
 
-    /// The rule of a directory quota; `None` if the quota does not exist. The directory of a quota never changes,
-    /// and [`View::fits_quota`] and [`View::guard_chain`] guard its outer quota. So this lookup adds no guard and
-    /// does not count as a use of a known record: a plan that charges nothing to the quota does not depend on its
-    /// rule.
+    /// The rule of a directory quota; `None` if the quota does not exist. The directory of a quota never
+    /// changes, and [`View::fits_quota`] and [`View::guard_chain`] guard its outer quota. So this lookup adds
+    /// no guard and does not count as a use of a known record: a plan that charges nothing to the quota does
+    /// not depend on its rule.
     pub fn directory_quota(&mut self, id: QuotaId) -> Result<Option<QuotaRule>, PlanStop> {
         let key = QuotaKey::Directory(id);
         match self.find(&Key::Quota(key)) {
@@ -65,9 +68,9 @@ impl View<'_> {
         }
     }
 
-    /// Requires that this many more inodes and blocks fit below the limits of the quota. Returns `false` if this
-    /// operation has read that they do not fit and may refuse because of that. Otherwise adds a guard that checks
-    /// that they fit and, if `outer` is given, that it is the outer quota.
+    /// Requires that this many more inodes and blocks fit below the limits of the quota. Returns `false` if
+    /// this operation has read that they do not fit and may refuse because of that. Otherwise adds a guard
+    /// that checks that they fit and, if `outer` is given, that it is the outer quota.
     pub fn fits_quota(&mut self, key: QuotaKey, outer: Option<QuotaId>, inodes: u64, blocks: u64) -> bool {
         let found = match self.find_fresh(&Key::Quota(key)) {
             Some(Value::Quota(quota)) => Some(quota.is_none_or(|quota| quota.fits(inodes, blocks))),
@@ -76,7 +79,8 @@ impl View<'_> {
         self.is_or_assumed(found, Guard::Quota { key, outer, inodes, blocks })
     }
 
-    /// Requires that the outer quota of a directory quota is still `outer`. Does nothing if `outer` is `None`.
+    /// Requires that the outer quota of a directory quota is still `outer`. Does nothing if `outer` is
+    /// `None`.
     pub fn guard_chain(&mut self, key: QuotaKey, outer: Option<QuotaId>) {
         if outer.is_some() {
             self.used_known |= self.find_fresh(&Key::Quota(key)).is_none();
