@@ -14,7 +14,7 @@ const FEW: usize = 128;
 /// changed.
 const MAX_ANSWERS: u32 = 1_000;
 
-/// The keys that a stream of changes has named, and that were not read again yet.
+/// The keys that a stream of changes has named, and that have not been read again since.
 #[derive(Debug)]
 pub struct ChangedKeys<K> {
     pub keys: BTreeSet<K>,
@@ -33,8 +33,8 @@ impl<K: Ord + Clone> ChangedKeys<K> {
     }
 
     /// Takes all changes from the stream, and returns their keys, which are also added to `keys`. `None` if
-    /// there are more than `most` keys, or changes arrive faster than they are taken; keys may then be
-    /// missing in `keys`.
+    /// there are more than `most` keys, or if changes arrive faster than they are taken. Keys may then be
+    /// missing from `keys`, so the caller must give up.
     ///
     /// # Errors
     /// Those of [`Changes::next`]; changes may then be missing from here on.

@@ -5,7 +5,7 @@
 //! read sees all commits that were acknowledged before it began, but may miss a commit that is still in
 //! flight. The number of such a commit is above the newest number that was known when the commit began. So a
 //! read is labelled with the newest number that was known when the oldest commit in flight began. Such a
-//! label may be too old, which costs a later read, but is never too new.
+//! label is never too new. It may be too old, which can only cause an unnecessary read later.
 
 use host::Instant;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! The parts of the volume that effects change and guards check. They are defined only here. The
 //! invalidations for other clients (`change.rs`), conflict-free groups (`groups.rs`), and the inodes of an
-//! outcome follow from them. So do, in the crate `tables`, the locks of a transaction and the stages of its
-//! statements.
+//! outcome are derived from them. The crate `tables` also derives the locks of a transaction and the stages
+//! of its statements from them.
 
 use types::{AclId, Ino, Name, SessionId, SliceId, XattrName};
 

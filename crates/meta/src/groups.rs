@@ -93,7 +93,7 @@ pub fn max_added(txns: &[Txn]) -> Usage {
     most
 }
 
-/// The conflict keys that the transactions of a group change so far. Each maps to whether all its changes
+/// The conflict keys that the transactions of a group have changed so far, each with whether all its changes
 /// commute.
 #[derive(Debug, Default)]
 pub(crate) struct ConflictGroup<'t> {

@@ -14,7 +14,7 @@
 //! | `groups` | which transactions of a batch may be applied together |
 //! | `change` | which cached records of other clients a commit invalidates |
 //! | `changed_keys` | the records that have changed since they were read |
-//! | `order` | the [`Seq`] of a read, for servers that only number commits |
+//! | `commit_numbers` | the [`Seq`] of a read, for servers that only number commits |
 //! | `results` | results of operations, kept to recognize retries |
 //! | `maintenance` | the announcement of a tool that needs exclusive use of the volume |
 //! | `mem` | [`MemEngine`], the executable specification |

@@ -1,15 +1,16 @@
 //! Quotas: counters of usage with limits, of directories, users and groups.
 //!
 //! A quota counts the inodes and blocks ([`Inode::blocks`](crate::Inode::blocks)) of its inodes. Each inode
-//! stores the quotas in which it counts, as its [`QuotaTag`]: the nearest directory quota, whose counter is
-//! the first of a chain ([`QuotaRule::outer`]), and whether the inode counts in the quotas of its owner and
-//! group. A volume without quotas has no tags, so its operations pay nothing.
+//! stores the quotas in which it counts, as its [`QuotaTag`]: the nearest directory quota, and whether the
+//! inode counts in the quotas of its owner and group. The directory quotas around the nearest one follow from
+//! a chain ([`QuotaRule::outer`]); the inode counts in all of them. A volume without quotas has no tags, so
+//! its operations pay nothing.
 //!
 //! Engines do not know how quotas follow from inodes. An operation that changes the usage of a tagged inode
-//! guards everything that this depends on (the access revision, the size and the xattr blocks), and adds the
-//! difference to each counter by [`Effect::Charge`](crate::Effect::Charge).
-//! [`Guard::Quota`](crate::Guard::Quota) checks the limit and that the chain is still the one on which the
-//! charges rest.
+//! guards everything that the charges depend on (the access revision, the size and the xattr blocks), and
+//! adds the difference to each counter by [`Effect::Charge`](crate::Effect::Charge).
+//! [`Guard::Quota`](crate::Guard::Quota) checks the limit, and that the chain is still the one from which the
+//! charges were computed.
 
 use std::fmt;
 
@@ -104,8 +105,8 @@ pub struct Quota {
 /// The limits of a quota, its place among the quotas, and its state. Every number is at most `i64::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaRule {
-    /// The next quota of the chain: of a directory quota, the nearest directory quota that contains it. 0 if
-    /// there is none.
+    /// The next quota of the chain: the nearest directory quota that contains the directory of this one. 0 if
+    /// there is none, and for users and groups.
     pub outer: QuotaId,
     /// The hard limits; [`QuotaRule::NO_LIMIT`] if there is none.
     pub max_inodes: u64,
@@ -113,7 +114,7 @@ pub struct QuotaRule {
     /// The soft limits; [`QuotaRule::NO_LIMIT`] if there is none.
     pub soft_inodes: u64,
     pub soft_blocks: u64,
-    /// The directory of a directory quota, else 0.
+    /// The directory of a directory quota; 0 for users and groups.
     pub root: Ino,
     pub state: QuotaState,
 }
@@ -171,7 +172,7 @@ impl Quota {
     /// The setting that says whether inodes count in the quotas of their owners: absent, `building` or `on`.
     pub const OWNERS_SETTING: &str = "owner_quotas";
 
-    /// Whether more is used than a soft limit.
+    /// Whether the usage exceeds a soft limit.
     pub fn is_above_soft_limit(&self) -> bool {
         let above = |used: i64, limit: u64| used.max(0).unsigned_abs() > limit;
         above(self.inodes, self.rule.soft_inodes) || above(self.blocks, self.rule.soft_blocks)

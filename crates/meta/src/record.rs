@@ -11,8 +11,8 @@ use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, Slic
 /// The size of any directory (`st_size`), independent of its number of entries.
 pub const DIR_BYTES: u64 = 4096;
 
-/// A directory of at least this size is held. Its size is this number plus the id of the session that holds
-/// it ([`Inode::held_size`]).
+/// A directory of at least this size is held ([`Inode::holder`]): its size is this number plus the id of the
+/// session that holds it.
 const HELD: u64 = 1 << 51;
 
 /// An inode.
@@ -27,8 +27,8 @@ pub struct Inode {
     pub rdev: u32,
     /// Number of hard links; for a directory, 2 plus the number of its subdirectories.
     pub nlink: u32,
-    /// Length in bytes; for a symlink, the length of its target. For a directory [`DIR_BYTES`], or the number
-    /// of the session that holds it ([`Inode::held_size`]).
+    /// Length in bytes; for a symlink, the length of its target. For a directory [`DIR_BYTES`], or, while a
+    /// session holds it, a number that names the session ([`Inode::held_size`]).
     pub size: u64,
     pub atime: Time,
     pub mtime: Time,
@@ -91,7 +91,7 @@ impl Inode {
     }
 
     /// The session that holds this directory: only this session changes anything below it, and its changes
-    /// there may not be committed yet. `None` for other files, and for a directory that nobody holds.
+    /// there may not be committed yet. `None` for other files, and for a directory that no session holds.
     pub fn holder(&self) -> Option<SessionId> {
         let is_held = self.kind.is_dir() && self.size >= HELD;
         is_held.then(|| SessionId(self.size - HELD))
@@ -215,8 +215,8 @@ impl Session {
     }
 }
 
-/// The facts that identify a process besides its PID. Whether a process still runs can be found out by its
-/// PID only on the same boot and in the same PID namespace. A host name and a PID alone prove nothing.
+/// The attributes that identify a process in addition to its PID. A PID tells whether the process still runs
+/// only during the same boot and in the same PID namespace. A host name and a PID alone prove nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// `/proc/sys/kernel/random/boot_id`; empty if unknown.

@@ -32,11 +32,11 @@ mod unwritten {
     use super::SettingName;
 
     pub(super) fn serialize<S: Serializer>(_: &SettingName, _: S) -> Result<S::Ok, S::Error> {
-        Err(ser::Error::custom("settings are not written"))
+        Err(ser::Error::custom("a transaction that names a setting cannot be written to a journal"))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(_: D) -> Result<SettingName, D::Error> {
-        Err(de::Error::custom("settings are not written"))
+        Err(de::Error::custom("a transaction in a journal cannot name a setting"))
     }
 }
 
@@ -208,9 +208,9 @@ pub enum Effect {
     /// come before all newer rows. The slices of the removed rows are released as by [`Effect::DropSlices`].
     ReplaceRows { ino: Ino, chunk: ChunkIndex, count: u32, rows: Arc<[Slice]> },
     /// Adds `rows` to the number of rows that refer to the slice. The slice becomes garbage only when all
-    /// these rows are removed. While one row is left, the count remains stored as 0, for this reason: a scan
-    /// of all inodes can miss a slice whose row moves from one inode to another during the scan. A later scan
-    /// of the counts then finds the slice.
+    /// these rows are removed. While one row is left, the count remains stored as 0. The reason: a scan of
+    /// all inodes can miss a slice whose row moves from one inode to another during the scan. A later scan of
+    /// the counts then finds the slice.
     Share { slice: SliceId, rows: u32 },
     /// Creates or replaces an xattr.
     PutXattr {

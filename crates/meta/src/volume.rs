@@ -78,8 +78,8 @@ pub struct Volume {
     /// contains the same text. So if several databases have records of this volume, only one of them can use
     /// the store.
     pub loaded: String,
-    /// How often the volume has moved to a copy of its objects. A client with another number may use a store
-    /// that is no longer the volume's.
+    /// How often the volume has moved to a copy of its objects. A client that knows another number may use a
+    /// store that is no longer the volume's.
     pub moves: u64,
     pub created: Time,
 }
@@ -316,8 +316,8 @@ impl Volume {
         })
     }
 
-    /// Whether `self` and `earlier`, which may be older, are settings of the same volume: they differ only in
-    /// settings that can be changed.
+    /// Whether `earlier`, settings that were read before, are settings of the same volume: the two differ
+    /// only in settings that can be changed.
     pub fn is_same_volume(&self, earlier: &Volume) -> bool {
         let Volume {
             capacity_bytes,

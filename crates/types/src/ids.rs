@@ -35,8 +35,8 @@ id! {
     SessionId(u64)
 }
 id! {
-    /// A series of operations of a session. The engine keeps their results until the term ends. 0 for
-    /// operations that no session guards.
+    /// A term: a series of operations of one session. The engine keeps their results until the term ends. 0
+    /// for operations that no session guards.
     Term(u32)
 }
 id! {
@@ -87,8 +87,8 @@ impl Ino {
     /// The volume's root directory. Inode 1 is reserved for the root that FUSE itself creates.
     pub const ROOT: Ino = Ino(2);
 
-    /// The root of the trash, on volumes that have one. No counter reaches this number, and every server's
-    /// numbers, also those of floating point, hold it exactly.
+    /// The root of the trash, on volumes that have one. No counter reaches this number. Every server stores
+    /// it exactly, even if its numbers are floating point (Redis scripts).
     pub const TRASH: Ino = Ino(1 << 52);
 }
 

@@ -1,7 +1,7 @@
-//! The places in which the bytes of a file are stored: chunks, slices, blocks.
+//! How the bytes of a file are stored: chunks, slices, blocks.
 //!
 //! A file is divided into chunks of [`CHUNK_BYTES`]. Each write to a chunk appends one [`Slice`] row to it.
-//! Where rows overlap, the newest one applies. Bytes without a row read as zeros.
+//! If rows overlap, the newest one applies. Bytes without a row read as zeros.
 //!
 //! The bytes of a small file are stored in its rows ([`SliceSource::Inline`]), not in a record of another
 //! kind. So the same rules for overlaps and growth hold for all files, appends commute, and nothing is

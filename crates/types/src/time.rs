@@ -15,7 +15,7 @@ pub struct Time(i64);
 const NANOS_PER_SEC: i128 = 1_000_000_000;
 
 impl Time {
-    /// The smallest value. The maximum of it and another time is the other time.
+    /// The smallest value: no time is before it.
     pub const MIN: Time = Time(i64::MIN);
 
     pub fn now() -> Self {

@@ -38,7 +38,7 @@ impl Announced {
 
     fn lost(&self) -> EngineError {
         EngineError::permanent(format!(
-            "the volume is no longer reserved for '{}': its maintenance was ended by another command, so it stops",
+            "the volume is no longer reserved for '{0}': another command has ended its maintenance, so '{0}' stops",
             self.maintenance.tool
         ))
     }
