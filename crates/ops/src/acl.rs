@@ -82,7 +82,7 @@ impl Op for SetAcl {
 /// would lose their permissions unnoticed.
 ///
 /// # Errors
-/// Those of the operation; EIO if a POSIX ACL is not stored or corrupt; EOVERFLOW if an id has no mapping
+/// Those of the operation; EIO if a POSIX ACL is missing or corrupt; EOVERFLOW if an id has no mapping
 /// here.
 #[derive(Debug)]
 pub struct RequireMappedAcl<'a, O> {
@@ -127,8 +127,8 @@ impl<O: Op> Op for RequireMappedAcl<'_, O> {
 /// Ensures that every ACL to which a plan makes an inode refer is stored when the transaction commits, and
 /// stays stored as long as the inode refers to it. `limen gc` removes ACLs that it has condemned and that no
 /// inode refers to. So a plan either guards that the ACL is stored and not condemned, or stores it again. It
-/// stores the ACL again if this operation has read the ACL itself, because such a guard may have failed just
-/// before.
+/// stores the ACL again if this operation has read the ACL from the engine, because the engine may have
+/// returned it when such a guard failed.
 ///
 /// An ACL that the inode has already needs neither: the guard of the inode's access revision covers it. An
 /// ACL that only another inode has, such as the parent, needs one of the two: the other inode may lose the

@@ -10,8 +10,9 @@ use crate::view::{PlanStop, View};
 
 /// Makes this session the only one that condemns and removes ACLs, and begins a step of its work. From the
 /// start of the second walk over the inodes until the removal, neither another tool nor a late request of an
-/// earlier step may condemn an ACL again: an inode that the walk has passed may have begun to refer to the
-/// ACL, which ended the condemnation. So each request is guarded by its step.
+/// earlier step may condemn an ACL again. The reason: an inode that the walk has passed may have begun to
+/// refer to the ACL, which ended the condemnation. If the ACL were condemned again, it would be removed
+/// although it is in use. So each request is guarded by its step.
 ///
 /// # Errors
 /// EBUSY: another session has begun since the step before. Step 0 takes the work over from any other session.

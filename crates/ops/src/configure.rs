@@ -84,8 +84,8 @@ impl Op for Configure {
     }
 }
 
-/// Changes where the volume's objects are. Mounts use the store with which they were started until they end;
-/// if the new one is a copy, they can no longer begin a session.
+/// Changes where the volume's objects are. A mount uses the store with which it was started until it ends. If
+/// the new store has a copy of the objects, such a mount can no longer begin a session.
 ///
 /// # Errors
 /// EAGAIN if the objects are not at `from`: another command has changed that meanwhile.
@@ -94,7 +94,7 @@ pub struct MoveStore {
     /// The kind of the present store, and its bucket.
     pub from: (String, String),
     pub to: (String, String),
-    /// Whether the objects are others than at `from`.
+    /// Whether the objects at `to` are a copy. If not, they are the objects at `from` under another address.
     pub is_copy: bool,
 }
 

@@ -44,18 +44,19 @@ pub enum Key {
     Symlink(Ino),
     Slices(Ino, ChunkIndex),
     Acl(AclId),
-    /// The ACL that decides access in place of an NFSv4 ACL with SIDs that rules map, by the version of the
-    /// rules.
+    /// For an NFSv4 ACL with SIDs: the ACL that decides access in its place, in which the SIDs are mapped to
+    /// users and groups. The number is the version of the rules for SIDs.
     Mapped(AclId, u64),
     /// The ACL that a new file inherits from this ACL of its directory.
     Inherited(AclId, InheritKey),
-    /// The access ACL that a chmod to these rwx bits makes of this one (POSIX ACLs).
+    /// The access ACL that results from a chmod of this one to these rwx bits (POSIX ACLs).
     Chmod(AclId, u32),
-    /// The POSIX ACL that the kernel is shown for an NFSv4 ACL, by the version of the rules for SIDs, and by
-    /// the owner and group of the inode. The flag tells whether the inode is a directory.
+    /// For an NFSv4 ACL: the POSIX ACL that the kernel is shown in its place. The numbers are the version of
+    /// the rules for SIDs, and the owner and group of the inode. The flag tells whether the inode is a
+    /// directory.
     Projection(AclId, u64, u32, u32, bool),
-    /// The POSIX ACL that the kernel is shown for a directory without an ACL, by its rwx bits, owner and
-    /// group.
+    /// The POSIX ACL that the kernel is shown for a directory without an ACL. The numbers are its rwx bits,
+    /// owner and group.
     ModeProjection(u32, u32, u32),
     /// Whether an access ACL lets everybody search.
     Anyone(AclId),
@@ -128,15 +129,15 @@ pub enum Value {
     Inode(Option<Inode>),
     Dirent(Option<Dirent>),
     /// All entries up to this name are cached; `None`: all entries of the directory. Valid as long as
-    /// `losses` equals the counter of entries that the cache has lost, which several directories may share.
+    /// `losses` equals the cache's counter of lost entries. Several directories may share a counter.
     Listed {
         to: Option<Name>,
         losses: u64,
     },
     Empty(bool),
     Xattrs(Arc<Xattrs>),
-    /// The xattrs changed. For some of them, the map has the size in blocks when this client last read or
-    /// changed the xattr.
+    /// The xattrs have changed, so their values are not known. For some of them, the map has the size in
+    /// blocks as of this client's last read or change of the xattr.
     XattrSizes(Arc<BTreeMap<XattrName, u16>>),
     Symlink(Option<Arc<[u8]>>),
     Slices(Arc<[Slice]>),
@@ -153,7 +154,8 @@ pub enum Value {
     Usage(Usage),
     Locks(Arc<[Lock]>),
     Waits(Arc<[LockWait]>),
-    /// Cached for its place in the chain of quotas, which guards confirm. The usage in it may be of any age.
+    /// Cached because of its rule, which names the next quota of the chain. Guards confirm that. The usage in
+    /// the record may be out of date.
     Quota(Option<Quota>),
     /// The record changed, and the new value is not known.
     Unknown,
@@ -204,7 +206,7 @@ fn parse_acl(id: AclId, text: Option<&str>, kind: AclKind) -> Option<Acl> {
             |(is, acl)| if is == id { Ok(acl) } else { Err(format!("its content is that of ACL {is}")) },
         )
         .inspect_err(|error| {
-            tracing::error!(acl = %id, %error, "a stored ACL is corrupt; access by it is denied");
+            tracing::error!(acl = %id, %error, "a stored ACL is corrupt; access that depends on it is denied");
         })
         .ok()
 }

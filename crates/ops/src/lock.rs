@@ -89,8 +89,8 @@ impl TakeLock {
     /// later both do. So an owner whose wait is already recorded (`known`) follows only lower owners. In any
     /// cycle, exactly one owner then detects the deadlock.
     ///
-    /// No guard confirms the waits. If one of them is interrupted while the chain is read, the result may be
-    /// a deadlock that does not exist, as the kernel's may (`fcntl_locking(2)`).
+    /// No guard confirms the waits. If one of them is interrupted while the chain is read, the function may
+    /// report a deadlock that does not exist. So may the kernel (`fcntl_locking(2)`).
     fn would_deadlock(&self, view: &mut View<'_>, known: bool) -> Result<bool, PlanStop> {
         let waits = view.waits()?;
         let mut visited: HashSet<LockOwner> = HashSet::default();

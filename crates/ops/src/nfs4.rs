@@ -3,8 +3,8 @@
 //!
 //! The kernel allows everything that its projection of the ACLs grants ([`acl::nfs4::project`]), which is at
 //! least as much as the ACLs grant. The functions here check the ACLs themselves. A damaged ACL can still be
-//! replaced, because the rights of an owner do not depend on the ACL, and because capabilities are requested
-//! if the ACL does not grant something.
+//! replaced, because the rights of an owner do not depend on the ACL, and because capabilities are checked if
+//! the ACL does not grant a permission.
 
 use std::sync::Arc;
 
@@ -257,7 +257,7 @@ impl Op for CheckAccess {
 /// Reads the NFSv4 ACL that decides access in place of the stored ACL with this id, in its compiled form.
 ///
 /// # Errors
-/// EIO if the ACL is not stored or corrupt.
+/// EIO if the ACL is missing or corrupt.
 #[derive(Debug)]
 pub struct GetDeciding<'a> {
     pub acl: AclId,
@@ -336,7 +336,7 @@ impl Op for Open {
 ///
 /// # Errors
 /// EOPNOTSUPP if the volume does not have NFSv4 ACLs; ESTALE if the inode does not exist; EOPNOTSUPP for a
-/// symbolic link; EACCES if the caller lacks `READ_ACL`; EIO if the ACL is not stored or corrupt.
+/// symbolic link; EACCES if the caller lacks `READ_ACL`; EIO if the ACL is missing or corrupt.
 #[derive(Debug)]
 pub struct GetNfs4Acl(pub Ino);
 
@@ -363,7 +363,7 @@ impl Op for GetNfs4Acl {
 /// exact.
 ///
 /// # Errors
-/// EIO if the ACL is not stored or corrupt.
+/// EIO if the ACL is missing or corrupt.
 #[derive(Debug)]
 pub struct GetProjection<'a>(pub &'a Inode);
 

@@ -15,7 +15,7 @@ pub const MAX_NESTED_QUOTAS: usize = 16;
 /// (`acl::keep`), and adds the guards and charges of its quotas.
 ///
 /// # Errors
-/// Those of the operation; EIO if an ACL to which an effect refers is not stored or corrupt; then EDQUOT if
+/// Those of the operation; EIO if an ACL to which an effect refers is missing or corrupt; then EDQUOT if
 /// an inode or block that the operation adds does not fit below a hard limit.
 pub fn plan<O: Op>(op: &O, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O::Reply>, PlanStop> {
     let mut planned = op.plan(view, ctx);
@@ -119,9 +119,9 @@ fn counted_inode(effect: &Effect) -> Option<Ino> {
 }
 
 impl Counted {
-    /// Raises the xattr blocks of the known inode to those that `delta` removes, if they are fewer, so that
-    /// the subtraction does not stop at zero: the cached inode may be older than the known size of the xattr
-    /// that is removed.
+    /// The cached inode may be older than the known size of the xattr that is removed. It may then have fewer
+    /// xattr blocks than `delta` removes. This raises its xattr blocks to that number, so that the
+    /// subtraction does not stop at zero.
     fn make_room_for(&mut self, delta: i32) {
         let removed = u16::try_from(delta.min(0).unsigned_abs()).unwrap_or(u16::MAX);
         let missing = self.after.map_or(0, |after| removed.saturating_sub(after.xattr_blocks));

@@ -1,4 +1,5 @@
-//! Quotas as an administrator sets them: their rules, and the tags of the inodes that existed before.
+//! Quotas as an administrator sets them: their rules, and the tags of the inodes that existed before the
+//! quota.
 //!
 //! All changes of rules are serialized by one setting, which is also the next id of a directory quota.
 //!
@@ -91,8 +92,8 @@ impl Op for GetQuotasOf {
 /// Creates the quota of a directory. It counts nothing until a walk has begun. Replies with its id.
 ///
 /// # Errors
-/// EAGAIN if a rule was changed since `next` was read, so that the caller looks again whether the directory
-/// has a quota; ENOENT if the directory does not exist; ENOTDIR if `dir` is not a directory; EPERM if it is
+/// EAGAIN if a rule was changed since `next` was read (the caller must then check again whether the directory
+/// has a quota); ENOENT if the directory does not exist; ENOTDIR if `dir` is not a directory; EPERM if it is
 /// in the trash; ELOOP if it is in [`MAX_NESTED_QUOTAS`] quotas; EBUSY if a walk for its present quota is not
 /// done.
 #[derive(Debug)]
@@ -197,7 +198,7 @@ impl Op for DropQuota {
 /// on the moment, because each transaction changes inodes and counters by the same amount.
 ///
 /// # Errors
-/// EAGAIN if a quota was corrected or a rule was changed since the check, which read `next`.
+/// EAGAIN if a quota was corrected or a rule was changed since the check read `next`.
 #[derive(Debug)]
 pub struct CorrectQuotas {
     pub next: Option<String>,

@@ -161,8 +161,8 @@ impl CopyRange {
     }
 }
 
-/// The effects that count new rows: all of them, or, if their slices are new, all but the first of each
-/// slice. There is one effect for each slice, however many rows refer to it.
+/// The effects that count new rows in the share counts of their slices ([`Effect::Share`]), one effect for
+/// each slice. If the slices are new (`are_new`), the first row of each slice is not counted.
 pub(super) fn share<'r>(rows: impl IntoIterator<Item = &'r Slice>, are_new: bool) -> Vec<Effect> {
     let mut counts: BTreeMap<SliceId, u32> = BTreeMap::new();
     for row in rows {

@@ -157,7 +157,7 @@ impl Op for GetXattrs {
 /// Reads an ACL; `None` for [`AclId::NONE`].
 ///
 /// # Errors
-/// EIO if the ACL is not stored or corrupt.
+/// EIO if the ACL is missing or corrupt.
 #[derive(Debug)]
 pub struct GetAcl(pub AclId);
 

@@ -27,7 +27,8 @@ impl Op for BeginSession {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
         let announced = announced(view)?;
         if announced.is_none()
-            // The objects may be elsewhere, or the records those of a backup.
+            // The volume may have moved to another store, or its database may have been restored from a
+            // backup.
             && (view.setting("uuid")?.as_ref() != Some(&ctx.volume.uuid) || moves(view)? != ctx.volume.moves
                 || view.setting(Volume::LOADED)?.unwrap_or_default() != ctx.volume.loaded)
         {

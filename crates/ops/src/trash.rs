@@ -25,7 +25,7 @@ use crate::quota::move_between;
 use crate::trash_names::{TRASH_NAME, TrashHour, TrashName, is_in_trash};
 use crate::view::{PlanStop, View};
 
-/// The place to which an inode goes.
+/// What becomes of an inode that is to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// Into this directory of an hour.
@@ -36,9 +36,9 @@ pub(crate) enum Kept {
 
 /// Moves an inode, whose only name is `name` in `dir`, into the trash. The caller removes or replaces this
 /// name, and if the inode is a directory, has checked that it is empty. Returns `None` if the inode is to be
-/// deleted: the volume has no trash, the inode is in the trash already, is neither a regular file nor a
-/// symbolic link nor a directory, or is the directory of a quota, which could not get its tag back; or the
-/// name for it in the trash is taken.
+/// deleted. That is so if the volume has no trash; if the inode is in the trash already; if it is neither a
+/// regular file nor a symbolic link nor a directory; if it is the directory of a quota, which could not get
+/// its tag back; or if the name for it in the trash is taken.
 pub(crate) fn keep(
     view: &mut View<'_>,
     ctx: &Ctx<'_>,

@@ -12,7 +12,7 @@ pub const TRASH_NAME: &[u8] = b".trash";
 const SECS_PER_HOUR: i64 = 3600;
 /// The longest name, `NAME_MAX`.
 const NAME_BYTES: usize = 255;
-/// The largest number of hour directories that a client keeps. Before it would keep more, the client forgets
+/// The largest number of hour directories that a client keeps. When the number is reached, the client forgets
 /// all of them.
 const MAX_DIRS: usize = 4096;
 
@@ -61,7 +61,7 @@ pub struct TrashName {
     /// The directory from which it was removed.
     pub parent: Ino,
     pub ino: Ino,
-    /// Its name there. A long one has lost its end.
+    /// Its name there. The end of a long name is cut off.
     pub name: Name,
 }
 

@@ -1,5 +1,5 @@
-//! The view that a plan has of the volume. It turns each lookup into a guard, except of records that never
-//! change and of records that only reads depend on.
+//! The view that a plan has of the volume. It turns each lookup into a guard, except lookups of records that
+//! never change and of records that only reads depend on.
 
 mod computed;
 mod held;
@@ -303,7 +303,7 @@ impl<'a> View<'a> {
     /// never changes, and is kept as long as an inode refers to it.
     ///
     /// # Errors
-    /// EIO if the ACL is not stored or corrupt. Access is then denied; the mode does not decide.
+    /// EIO if the ACL is missing or corrupt. Access is then denied; the mode does not decide.
     pub fn acl(&mut self, id: AclId) -> Result<Option<Arc<PosixAcl>>, PlanStop> {
         match self.any_acl(id)? {
             Some(Acl::Posix(acl)) => Ok(Some(acl)),
@@ -315,7 +315,7 @@ impl<'a> View<'a> {
     /// As [`View::acl`], on a volume with NFSv4 ACLs.
     ///
     /// # Errors
-    /// EIO if the ACL is not stored or corrupt.
+    /// EIO if the ACL is missing or corrupt.
     pub fn nfs4_acl(&mut self, id: AclId) -> Result<Option<Arc<nfs4::Compiled>>, PlanStop> {
         match self.any_acl(id)? {
             Some(Acl::Nfs4(acl)) => Ok(Some(acl)),
@@ -328,7 +328,7 @@ impl<'a> View<'a> {
     /// replaced by users and groups. It is computed once for each ACL and version of the rules.
     ///
     /// # Errors
-    /// EIO if the ACL is not stored or corrupt.
+    /// EIO if the ACL is missing or corrupt.
     pub fn deciding_acl(
         &mut self,
         id: AclId,
@@ -351,7 +351,7 @@ impl<'a> View<'a> {
     /// The ACL with this id, of either kind; `None` for [`AclId::NONE`].
     ///
     /// # Errors
-    /// EIO if the ACL is not stored or corrupt.
+    /// EIO if the ACL is missing or corrupt.
     pub(crate) fn any_acl(&mut self, id: AclId) -> Result<Option<Acl>, PlanStop> {
         if id.is_none() {
             return Ok(None);
@@ -359,7 +359,7 @@ impl<'a> View<'a> {
         match self.find(&Key::Acl(id)) {
             Some(Value::Acl(Some(acl))) => Ok(Some(acl)),
             Some(_) => {
-                tracing::error!(acl = %id, "an ACL is not stored or corrupt; access that depends on it is denied");
+                tracing::error!(acl = %id, "an ACL is missing or corrupt; access that depends on it is denied");
                 Err(Errno::EIO.into())
             }
             None => self.missing(RecordKey::Acl(id)),

@@ -112,7 +112,7 @@ impl Op for KillPriv {
             effects.push(super::set_ctime(ino, ctx.now));
         }
         // If the answer to an earlier attempt of this operation was lost, that attempt may have changed the
-        // mode. It then set this ctime, too.
+        // mode. It then also set the ctime to `ctx.now`.
         let changed = mode != inode.mode || inode.ctime == ctx.now;
         Ok(Plan { reply: changed, effects })
     }

@@ -1,4 +1,4 @@
-//! What plans have computed from ACLs. Like the ACLs themselves, it never changes.
+//! Values that plans have computed from ACLs. Like the ACLs themselves, they never change.
 
 use types::AclId;
 
@@ -20,7 +20,8 @@ impl View<'_> {
         self.known.put(Key::Inherited(from, inherit_key), Value::Inherited(access, rwx));
     }
 
-    /// The access ACL that a chmod to these rwx bits makes of `from`, if this client has computed it before.
+    /// The access ACL that results from a chmod of `from` to these rwx bits, if this client has computed it
+    /// before.
     pub fn chmod_acl(&self, from: AclId, rwx: u32) -> Option<AclId> {
         match self.known.get(&Key::Chmod(from, rwx), None) {
             Some(Value::Chmod(acl)) => Some(acl),
@@ -42,7 +43,7 @@ impl View<'_> {
         }
     }
 
-    /// Caches the result for [`View::anyone_passes`]. Like the ACL itself, it never changes.
+    /// Caches the result for [`View::anyone_passes`].
     pub fn remember_anyone_passes(&self, access: AclId, passes: bool) {
         self.known.put(Key::Anyone(access), Value::Anyone(passes));
     }

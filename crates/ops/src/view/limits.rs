@@ -1,5 +1,5 @@
-//! Limits of the volume and of quotas, and whether a directory is empty: requirements whose failure no guard
-//! can confirm.
+//! Limits of the volume and of quotas, and whether a directory is empty. No guard can confirm that such a
+//! requirement fails.
 
 use meta::{Guard, Quota, QuotaKey, QuotaRule, RecordKey};
 use types::{Ino, QuotaId};
@@ -8,16 +8,16 @@ use super::{PlanStop, View};
 use crate::known::{Key, Value};
 
 impl View<'_> {
-    /// Whether the plan may refuse because of a record that no guard can confirm: that the volume or a quota
-    /// is full, or a directory not empty. If the records are of several moments, the error may be right at
-    /// none of them. The plan then assumes the opposite. A guard checks that, and after the conflict all
-    /// records are of one moment.
+    /// Whether the plan may fail because the volume or a quota is full, or because a directory is not empty.
+    /// No guard can confirm these facts. If the records are of several moments, the error may be right at
+    /// none of them. The plan then assumes the opposite, and adds a guard that checks the assumption. If the
+    /// guard fails, the conflict returns records of one moment.
     fn may_refuse(&self) -> bool {
         !self.assumed && (self.is_exclusive || (self.is_snapshot && !self.used_known))
     }
 
     /// Whether a directory is empty. Returns `false` if this operation has read that the directory is not
-    /// empty and may refuse because of that. Otherwise adds a guard that checks that the directory is empty.
+    /// empty, and may fail because of that. Otherwise adds a guard that checks that the directory is empty.
     pub fn is_empty(&mut self, ino: Ino) -> bool {
         let found = match self.find_fresh(&Key::Empty(ino)) {
             Some(Value::Empty(empty)) => Some(empty),
@@ -26,7 +26,7 @@ impl View<'_> {
         self.is_or_assumed(found, Guard::Empty { ino })
     }
 
-    /// Returns `false` if the guard is known not to hold and the plan may refuse because of that. Otherwise
+    /// Returns `false` if the guard is known not to hold, and the plan may fail because of that. Otherwise
     /// adds the guard.
     fn is_or_assumed(&mut self, found: Option<bool>, guard: Guard) -> bool {
         if found == Some(false) && self.may_refuse() {
@@ -38,7 +38,7 @@ impl View<'_> {
     }
 
     /// Requires that the volume has room below its limits. Returns `false` if this operation has read that
-    /// the volume is full and may refuse because of that; otherwise adds a guard that checks that there is
+    /// the volume is full, and may fail because of that. Otherwise adds a guard that checks that there is
     /// room.
     pub fn has_room(&mut self, max_inodes: u64, max_blocks: u64) -> bool {
         let found = match self.find_fresh(&Key::Usage) {
@@ -69,7 +69,7 @@ impl View<'_> {
     }
 
     /// Requires that this many more inodes and blocks fit below the limits of the quota. Returns `false` if
-    /// this operation has read that they do not fit and may refuse because of that. Otherwise adds a guard
+    /// this operation has read that they do not fit, and may fail because of that. Otherwise adds a guard
     /// that checks that they fit and, if `outer` is given, that it is the outer quota.
     pub fn fits_quota(&mut self, key: QuotaKey, outer: Option<QuotaId>, inodes: u64, blocks: u64) -> bool {
         let found = match self.find_fresh(&Key::Quota(key)) {
