@@ -51,7 +51,7 @@ pub(crate) enum Next {
 /// | | yes | | | | | | commit | the result is recorded under the operation's id: see `doubt.rs` |
 /// | effects | | | | | | | commit | its guards confirm what it depends on |
 /// | stale | | | | | | | answer | ESTALE makes the kernel look up again |
-/// | damage | | yes | | | no | no | read again | records of different moments can contradict each other without damage: for example, a cached entry whose inode was removed later |
+/// | damage | | yes | | | no | no | read again | records of several moments may contradict each other |
 /// | damage | | | no | yes | no | no | read again | the same |
 /// | | | yes | | | | | answer | a read may return what was true within the lifetime of cached records |
 /// | | | | yes | | | | commit | only the engine can confirm an assumption |

@@ -55,8 +55,8 @@ pub struct CloneProgress {
 pub enum CloneError {
     #[error("interrupted")]
     Interrupted,
-    /// The quota of the directory of the copy was set or removed meanwhile.
-    #[error("the quota of the directory of the copy has changed")]
+    /// The quota of the directory that gets the copy was set or removed meanwhile.
+    #[error("the quota of the target directory has changed during the copy")]
     QuotaChanged,
     #[error(transparent)]
     Failed(#[from] Failure),
@@ -236,7 +236,7 @@ impl Cloner<'_> {
             Some(error) => Err(error),
             // A thread that panicked has left its tasks undone.
             None if self.lock_tasks().running > 0 || !self.lock_tasks().waiting.is_empty() => {
-                Err(Failure::from(EngineError::permanent("a thread has panicked")).into())
+                Err(Failure::from(EngineError::permanent("a thread of the copy has panicked")).into())
             }
             None => Ok(()),
         }
@@ -477,7 +477,7 @@ fn is_doubtful(failure: &Failure) -> bool {
     matches!(failure, Failure::Engine(error) if error.kind == ErrorKind::Indeterminate)
 }
 
-/// Whether the engine has certainly not done a request, and would not do it if it were repeated.
+/// Whether the engine certainly did not execute a request, and would reject it again.
 fn is_refused(error: &EngineError) -> bool {
     error.kind == ErrorKind::Determinate { transient: false } && error.errno == Errno::EIO
 }

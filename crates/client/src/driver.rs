@@ -46,7 +46,7 @@ pub struct Meta {
     /// nanoseconds since `born`, by a clock that stops while the machine is suspended, because changes that
     /// are committed during a suspend are delivered only after it.
     pub(crate) in_doubt_until: AtomicU64,
-    /// By the same clock: the change stream was last queried at this time or later.
+    /// By the same clock: the last query of the change stream began at this time or later.
     query_began: AtomicU64,
     /// By the same clock: all changes that were committed before this time were passed to
     /// [`Meta::apply_remote`].

@@ -10,8 +10,8 @@
 //! everything that was created in held directories. A transaction that concerns only these is applied to
 //! `records`, queued, and answered. The queue is committed in order, several transactions in a request.
 //! Nobody else changes held records, so the guards of a queued transaction are still true when it is
-//! committed. Only the guard of its term can fail: it fails if the session was removed. Exceptions are the
-//! transactions that give directories back: their guards may fail ([`Queued::is_optional`]).
+//! committed. Only the guard of its term can fail: it fails if the session was removed. The transactions that
+//! give directories back are an exception: their guards may fail ([`Queued::is_optional`]).
 //!
 //! All other transactions are not queued but sent to the engine. If such a transaction changes files at all,
 //! the queue is committed first, so the order of all changes is kept. If it also concerns something that is
@@ -78,7 +78,7 @@ pub type MakeDurable = Arc<dyn Fn(&[SliceId]) -> Result<(), Errno> + Send + Sync
 pub(crate) struct Held {
     /// Set if new directories are to be held.
     pub(crate) make_durable: OnceLock<MakeDurable>,
-    /// The place of the journals of this client's sessions. Without a journal, nothing is held.
+    /// Where the journals of this client's sessions are stored. Without a journal, nothing is held.
     pub(crate) journals: OnceLock<Arc<dyn Journals>>,
     pub(crate) has_journal: AtomicBool,
     /// Whether anything is held or queued, or a directory that will be held is being created.
@@ -169,7 +169,7 @@ pub(crate) struct Entered<'a> {
     pub(crate) being_created: Vec<Ino>,
 }
 
-/// A read of records of which some are held.
+/// Which of the records that an operation needs are held.
 #[derive(Debug)]
 pub(crate) enum HeldRead {
     /// None is held.
@@ -178,7 +178,7 @@ pub(crate) enum HeldRead {
     All(Snapshot),
     /// As `All`, but some of the records are dirents of these inodes, which are not held.
     Linked(Snapshot, Vec<RecordKey>),
-    /// Some are held, or all are but this client may not answer from memory. All queued changes have been
+    /// Some are held; or all are, but this client may not answer from memory. All queued changes have been
     /// committed, so the engine has the current records.
     Some,
 }

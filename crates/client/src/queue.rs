@@ -12,7 +12,7 @@ use crate::driver::Meta;
 use crate::failure::Failure;
 use crate::held::{GATHER_FOR, GATHER_STEP, MAX_GROUP, POLL_INTERVAL, RETRY_AFTER, slices_of};
 
-/// What happens to changes that are answered but not committed when the process ends.
+/// Whether changes that are answered but not committed survive the end of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueAtExit {
     /// There are none.
@@ -228,7 +228,7 @@ impl Meta {
                 let time = state.suspend_holding();
                 let until = self.nanos_of(Instant::now() + time);
                 self.held.not_before.store(until, Ordering::Release);
-                tracing::debug!(%ino, directories = state.directories.len(), ?time, "another client wants a directory that this one holds");
+                tracing::debug!(%ino, directories = state.directories.len(), ?time, "another client recalls a directory that this client holds");
             }
             state.must_give_back = true;
         } else if state.stale_holds.contains(&ino) {
@@ -266,7 +266,7 @@ impl Meta {
         (lost.len(), effects.filter_map(|effect| effect.footprint().part.inode()).collect())
     }
 
-    /// What would happen to the queue if this process ended now.
+    /// Whether the queue would survive if this process ended now.
     pub fn queue_at_exit(&self) -> QueueAtExit {
         let state = host::lock(&self.held.state);
         match state.queue.iter().filter(|queued| !queued.is_optional).count() {
@@ -308,8 +308,8 @@ impl Meta {
         }
     }
 
-    /// Waits for more transactions, until the queue fills a request or `GATHER_FOR` has passed. A recall ends
-    /// this too.
+    /// Waits for more transactions, until the queue fills a request or [`GATHER_FOR`] has passed. A recall
+    /// also ends the wait.
     fn gather(&self) {
         let until = Instant::now() + GATHER_FOR;
         loop {

@@ -23,8 +23,8 @@ pub enum QuotaError {
     NoQuota,
     #[error("the quota is being removed")]
     Removing,
-    /// Below a quota whose walk is not done, some inodes count in that quota and some do not yet or no
-    /// longer. A quota that begins there would not count them all.
+    /// While the walk of a quota is not done, some inodes below its directory count in it and some do not. A
+    /// quota that begins below that directory would miss some of them.
     #[error("the quota of directory {dir} around it is incomplete")]
     Unfinished { dir: Ino },
     #[error("the walk was interrupted")]

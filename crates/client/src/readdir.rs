@@ -41,10 +41,10 @@ impl Meta {
         Ok(listing)
     }
 
-    /// The generation of a directory for a read that begins now; `None` if a listing cannot be cached,
-    /// because cached records are not kept current, or because this client holds the directory: it is listed
-    /// from memory anyway, and a change that the engine commits increments the generation before
-    /// `State::apply`.
+    /// The generation of a directory for a read that begins now. `None` if a listing cannot be cached,
+    /// because cached records are not kept current or because this client holds the directory. A held
+    /// directory is listed from memory anyway. Its listing must not be cached, because a change that the
+    /// engine commits increments the generation before `State::apply` changes the held records.
     pub fn generation(&self, dir: Ino) -> Option<Generation> {
         (self.is_current() && !self.is_held_here(dir)).then(|| self.listings.generation(dir))
     }

@@ -13,8 +13,8 @@ use types::{BootInstant, Errno, Ino, SessionId, Time};
 use crate::driver::Meta;
 use crate::failure::Failure;
 
-/// How often the holder is asked again: it may have read the directory's record before the stream could
-/// notify it of the recall.
+/// How often the recall is repeated. The holder ignores a recall that arrives before it knows that it holds
+/// the directory, because the answer to the creation is still on its way.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// The pauses between reads of the directory's record.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
@@ -25,7 +25,7 @@ const HOLDER_TIMEOUT: Duration = Duration::from_secs(180);
 /// A session whose heartbeat has not changed for this long is removed, as other mounts do (`SessionTimes` of
 /// the crate `vfs`).
 const SILENT: Duration = Duration::from_secs(90);
-/// The most time that counts as silence for two successive reads of the same heartbeat.
+/// The most time that counts as silence between two successive reads of the same heartbeat.
 const LONGEST_GAP: Duration = Duration::from_secs(1);
 
 impl Meta {

@@ -25,7 +25,7 @@ const VALID_FOR: Duration = Duration::from_secs(60);
 
 impl Meta {
     /// Commits the changes in the journals of this volume whose processes have ended, and removes their
-    /// sessions. Returns whether a journal is finished because its session was removed, now or earlier.
+    /// sessions. Returns whether any journal is finished: its session was removed, by this call or earlier.
     ///
     /// # Errors
     /// [`Failure::Engine`]: a journal cannot be read, or is from another version of limen; errors of the

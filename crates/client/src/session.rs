@@ -162,9 +162,10 @@ impl Meta {
     }
 
     /// Begins the next term of the session, and ends the terms whose operations all have answers. Does
-    /// nothing if this client is not registered or has the volume exclusively, if another thread is already
-    /// doing it, or if no open term has had more than one operation and no operation was given up in doubt.
-    /// Call it about once a minute, so that the results of a mostly idle client are dropped too.
+    /// nothing if this client is not registered or has the volume exclusively, or if another thread is
+    /// already doing it. Also does nothing if no open term has had more than one operation and no operation
+    /// was given up in doubt. Call it about once a minute, so that the results of a mostly idle client are
+    /// dropped too.
     ///
     /// # Errors
     /// [`Failure::Fenced`]; those of the database.

@@ -197,7 +197,7 @@ impl Terms {
     }
 
     /// Notes that the operation is given up in doubt. Nothing is noted if its session was lost: a term of
-    /// that session never ends, so it would count as doubtful for ever.
+    /// that session never ends, so it would count as doubtful forever.
     pub(crate) fn give_up(&self, ticket: &Ticket) {
         let _past = self.past();
         let is_open = ticket.id.term() != Term::NONE && ticket.term.session == self.current().session;

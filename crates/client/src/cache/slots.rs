@@ -18,8 +18,8 @@ pub(super) struct Moment(pub(super) u64);
 pub(super) struct Slot {
     pub(super) value: Value,
     pub(super) seq: Seq,
-    /// If the value is [`Value::Unknown`] or [`Value::XattrSizes`]: a read that began at this time or earlier
-    /// may have missed the change that made it so.
+    /// If the value is [`Value::Unknown`] or [`Value::XattrSizes`], the record has changed. A read that began
+    /// at this time or earlier may have missed the change.
     pub(super) since: Moment,
     /// When the read of the value began, or the commit that left it was sent. The value may be as old as
     /// this, because the answer may have taken long.
@@ -27,7 +27,7 @@ pub(super) struct Slot {
     /// Whether a commit of this client left the value, so that `seq` is its exact position in the server's
     /// order.
     pub(super) committed: bool,
-    /// Used since the clock's hand last passed it.
+    /// Whether the slot was used since the clock's hand last passed it.
     pub(super) used: bool,
 }
 
@@ -91,8 +91,8 @@ impl Slots {
         index.insert_unique(hash, at, |at| entries[*at as usize].as_ref().map_or(0, |entry| entry.hash));
     }
 
-    /// Removes the next slot that was not used since the hand last passed it, other than that of `keep`.
-    /// `None` if no other is left.
+    /// Removes the next slot that was not used since the hand last passed it, but never that of `keep`.
+    /// `None` if no other slot is left.
     pub(super) fn evict(&mut self, keep: Option<&Key>) -> Option<(Key, Slot)> {
         if self.len() <= usize::from(keep.is_some()) {
             return None;
