@@ -40,7 +40,7 @@ impl Nfs4Rules {
         self.mapped.as_ref().map_or(&self.stored, |mapped| &mapped.acl)
     }
 
-    /// The stored entry for which the entry at this index of [`Self::deciding`] stands.
+    /// The stored entry from which the entry at this index of [`Self::deciding`] was made.
     pub fn stored_entry(&self, at: usize) -> Option<Entry> {
         let at = self.mapped.as_ref().map_or(Some(at), |mapped| mapped.origin(at))?;
         self.stored.entries().get(at).copied()

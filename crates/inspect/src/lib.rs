@@ -1,7 +1,7 @@
 //! Queries on the records of a volume, without a mount: the content of a directory, why a user may or may not
 //! do something, and what a user may do in the whole volume. Nothing here changes anything.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | `listing` | [`read_dir_plus`]: names, attributes and ACLs of a directory in bulk |
 //! | `access_attrs` | the attributes of an inode that access depends on |

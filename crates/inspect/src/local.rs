@@ -43,8 +43,8 @@ type Volume = Arc<(DomainTable, SidRules)>;
 
 /// Finds the rules that map SIDs on the volumes that are mounted on this machine.
 pub trait MountedRules: fmt::Debug {
-    /// The rules of the volume that is mounted with this device number, and the volume's table of domains. No
-    /// rules if it is no limenfs volume.
+    /// The rules of the volume that is mounted with this device number, and the volume's table of domains.
+    /// The rules are empty if this is not a limenfs volume.
     ///
     /// # Errors
     /// The reason why they cannot be read.

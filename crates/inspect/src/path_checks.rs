@@ -205,7 +205,9 @@ impl<T: Tree> Walk<'_, T> {
             let is_last = left.is_empty();
             self.search()?;
             match &name[..] {
-                b"." | b".." if is_last && by_name => return Err(self.not_a_name()),
+                b"." | b".." if is_last && by_name => {
+                    return Err(self.unusable("it ends in '.' or '..': write it with the file's own name"));
+                }
                 b"." => continue,
                 b".." => {
                     if self.above.len() > 1 {
@@ -217,7 +219,7 @@ impl<T: Tree> Walk<'_, T> {
             }
             let name = Name::new(&name).map_err(|error| match error {
                 NameError::TooLong => Stop::Ends(Errno::ENAMETOOLONG),
-                _ => self.not_a_name(),
+                _ => self.unusable("a name in it contains a NUL byte"),
             })?;
             let id = &self.here().found.id;
             let found = self.tree.entry(id, &name)?;
@@ -350,11 +352,8 @@ impl<T: Tree> Walk<'_, T> {
         }
     }
 
-    fn not_a_name(&self) -> Stop {
-        Stop::QueryError(QueryError::Path {
-            path: self.path.to_vec(),
-            what: "write the path with the file's own name",
-        })
+    fn unusable(&self, what: &'static str) -> Stop {
+        Stop::QueryError(QueryError::Path { path: self.path.to_vec(), what })
     }
 }
 

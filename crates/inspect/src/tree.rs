@@ -12,7 +12,8 @@ use crate::QueryError;
 use crate::access_attrs::AccessAttrs;
 use crate::domains::Domains;
 
-/// A tree of names. It is read with the permissions of this process, not with those of the user asked about.
+/// A tree of names. It is read with the permissions of this process, not with those of the user whose access
+/// is explained.
 pub trait Tree {
     /// Identifies a file in the tree.
     type Id: Clone;

@@ -9,8 +9,8 @@
 //! A name is *reached* if all directories above it may be searched. A denial applies to everything below a
 //! directory.
 //!
-//! That is why the walk reads directories with their inodes and not inodes by number: only the tree tells
-//! what is below a directory.
+//! For this reason the walk reads directories with their inodes, and not inodes by number: only the tree
+//! tells what is below a directory.
 
 mod class;
 mod model;

@@ -6,7 +6,7 @@ use types::{Cred, FileType, Ino, Name};
 use crate::QueryError;
 use crate::change::{ChangeError, Edit};
 
-/// The user asked about, and a planned change.
+/// The user whose access is audited, and a planned change.
 #[derive(Clone, Debug)]
 pub struct AuditView {
     pub cred: Cred,
