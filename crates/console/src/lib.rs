@@ -3,7 +3,7 @@
 //! This crate decides nothing about a volume: a [`Source`] answers every question, and the pages show the
 //! answers. So the pages give the answers of the commands. Pages are HTML without scripts.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | `server` | connections, the token, headers of requests and answers |
 //! | `request` | targets of requests, and links to pages; percent-encoding of bytes |

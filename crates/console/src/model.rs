@@ -232,7 +232,7 @@ pub struct File {
 /// The content of a directory, as a user sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// Why the user sees no names, if so.
+    /// Why the user cannot list the directory; `None` if the user can.
     pub hidden: Option<String>,
     pub rows: Vec<ListingRow>,
     /// The name to continue after, if there are more.
@@ -249,7 +249,7 @@ pub struct ListingRow {
     pub size: String,
     /// To read, write, execute or search, and delete; `None` if no user was chosen.
     pub rights: Option<[bool; 4]>,
-    /// Why the user does not see this name, if so.
+    /// Why the user does not see this name; `None` if the user sees it.
     pub hidden: Option<&'static str>,
 }
 
@@ -299,9 +299,10 @@ pub struct PermissionChange {
 pub struct AccessEffect {
     /// The change as a command.
     pub command: String,
-    /// Users whose access to the file itself changes: name, access before, access after, what decides then.
+    /// Users whose access to the file itself changes: name, access before, access after, the entry or rule
+    /// that decides after the change.
     pub users: Vec<(String, String, String, String)>,
-    /// Users for which nothing changes there.
+    /// The number of users whose access to the file does not change.
     pub unchanged: usize,
     /// The names below the directory, for one user.
     pub below: Option<Below>,

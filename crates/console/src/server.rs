@@ -200,7 +200,7 @@ impl Drop for Connection {
     }
 }
 
-/// A page that is being made. Dropping it ends that, also after a panic.
+/// A page that is being made. Dropping it makes room for another page, also after a panic.
 struct Turn<'a>(&'a Console);
 
 impl Drop for Turn<'_> {
