@@ -66,9 +66,9 @@ impl Meta {
         self.run_in_doubt(op, authority, in_doubt, None)
     }
 
-    /// Ends an in-doubt transaction. If its operation has not happened yet, it never happens after this call:
-    /// this commits, under the id of the operation, that it was canceled. The operation itself is not sent
-    /// again. If it has happened, returns the inodes that it has left without a name, as orphans of its
+    /// Ends an in-doubt transaction. If its operation has not happened yet, it never happens after this call,
+    /// because this call commits a cancellation under the id of the operation. The operation itself is not
+    /// sent again. If it has happened, returns the inodes that it has left without a name, as orphans of its
     /// session.
     ///
     /// # Errors
@@ -185,8 +185,8 @@ impl Meta {
         done
     }
 
-    /// Makes `txn` the transaction that is sent next under an id in doubt. `errno` is the error in which its
-    /// plan ended, if it did.
+    /// Makes `txn` the transaction that is sent next under an id in doubt. `errno` is the error of its plan,
+    /// if the plan ended in one.
     pub(crate) fn replan(&self, in_doubt: &mut InDoubtTxn, txn: Txn, errno: Option<Errno>) {
         self.invalidate_in_doubt(&in_doubt.txn);
         in_doubt.replan(txn, errno);

@@ -15,10 +15,10 @@
 //!   has no answer: see `terms.rs`. So the operation is retried for the whole retry timeout, and a caller
 //!   that keeps the [`InDoubtTxn`] can retry it at any later time. After the loss of the session, none of the
 //!   session's operations can commit any more.
-//! - The ids of operations that no term guards (those of tools, and of the beginning of a session) are
-//!   dropped by the engine after some minutes, and a later retry would apply them twice. So these are not
-//!   retried later than [`REPEAT_FOR`] after the first attempt, even if the retry timeout is longer: the
-//!   operation then fails with EIO.
+//! - Some operations are guarded by no term: those of tools, and the beginning of a session. The engine drops
+//!   their ids after some minutes, and a later retry would apply them twice. So they are not retried later
+//!   than [`REPEAT_FOR`] after the first attempt, even if the retry timeout is longer: the operation then
+//!   fails with EIO.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl InDoubtTxn {
         self.txn.op_id.session()
     }
 
-    /// The error in which the last plan ended, if it did.
+    /// The error of the last plan, if the plan ended in one.
     pub(crate) fn errno(&self) -> Option<Errno> {
         let mark = |effect: &Effect| match effect {
             Effect::PutWait(wait) => read_mark(self.txn.op_id, wait),
@@ -86,7 +86,7 @@ fn orphans(plan: u32, txn: &Txn) -> impl Iterator<Item = (u32, Ino)> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) number: u32,
-    /// The error in which it ended, if it did.
+    /// Its error, if it ended in one.
     pub(crate) errno: Option<Errno>,
 }
 

@@ -243,9 +243,8 @@ impl Meta {
 
     /// Whether the cache may lack this change. It may lack any change by another client. After an
     /// indeterminate operation, it may also lack this client's own changes, until every change that the
-    /// operation may have caused was delivered. This depends on the time up to which changes were delivered
-    /// (`delivered_to`), not on the present time, because changes are delivered late if this process was
-    /// stopped.
+    /// operation may have caused was delivered. This is compared with `delivered_to` and not with the present
+    /// time, because changes are delivered late if this process was stopped.
     pub fn cache_may_lack(&self, change: &Change) -> bool {
         change.by != self.session()
             || self.terms.are_doubtful()
@@ -417,17 +416,17 @@ mod tests {
         let meta = Meta::open(engine, 1000).unwrap();
         let own =
             Change { seq: Seq(1), by: meta.session(), invalidations: vec![Invalidation::Inode(Ino::ROOT)] };
-        let hear = || meta.set_current_until(BootInstant::now());
+        let renew_lease = || meta.set_current_until(BootInstant::now());
         assert!(!meta.cache_may_lack(&own), "nothing was in doubt");
-        hear();
+        renew_lease();
         meta.in_doubt_until.store(meta.nanos_of(Instant::now()) + 1, Ordering::Release);
         while meta.nanos_of(Instant::now()) <= meta.in_doubt_until.load(Ordering::Acquire) {
             std::hint::spin_loop();
         }
         assert!(meta.cache_may_lack(&own));
-        hear();
+        renew_lease();
         assert!(meta.cache_may_lack(&own), "the query that was answered may be older than the change");
-        hear();
+        renew_lease();
         assert!(!meta.cache_may_lack(&own));
     }
 }

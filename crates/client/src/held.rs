@@ -78,7 +78,7 @@ pub type MakeDurable = Arc<dyn Fn(&[SliceId]) -> Result<(), Errno> + Send + Sync
 pub(crate) struct Held {
     /// Set if new directories are to be held.
     pub(crate) make_durable: OnceLock<MakeDurable>,
-    /// Where the journals of this client's sessions are stored. Without a journal, nothing is held.
+    /// Stores the journals of this client's sessions. Without a journal, nothing is held.
     pub(crate) journals: OnceLock<Arc<dyn Journals>>,
     pub(crate) has_journal: AtomicBool,
     /// Whether anything is held or queued, or a directory that will be held is being created.
@@ -169,7 +169,7 @@ pub(crate) struct Entered<'a> {
     pub(crate) being_created: Vec<Ino>,
 }
 
-/// Which of the records that an operation needs are held.
+/// The part of a read that is answered from held records.
 #[derive(Debug)]
 pub(crate) enum HeldRead {
     /// None is held.
@@ -457,8 +457,8 @@ impl State {
         sent
     }
 
-    /// The first part of the queue, merged in the way in which a journal says that it was sent. Transactions
-    /// that are not in the queue were never answered.
+    /// The first part of the queue, merged as it was sent according to a journal. The journal may also count
+    /// transactions that are not in the queue; they were never answered.
     pub(crate) fn group_of(&self, counts: &[u32]) -> Option<Sent> {
         let (mut sent, mut queue) = (Sent { txns: Vec::new(), merged: Vec::new() }, self.queue.iter());
         for &count in counts {

@@ -216,8 +216,8 @@ impl Meta {
 
     /// Handles a change of an inode's locks by another client, which may be a recall (`recall.rs`). If the
     /// inode is a held directory, the thread that commits the queue gives everything back. If it is a
-    /// directory that is not held, but whose record may name this session, a change that removes the session
-    /// from the record is queued.
+    /// directory that is not held, its record may still name this session (`stale_holds`). Then a change is
+    /// queued that removes the session from the record.
     pub fn recalled(&self, ino: Ino) {
         if !self.is_holding() {
             return;

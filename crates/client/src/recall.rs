@@ -15,7 +15,7 @@ use crate::failure::Failure;
 
 /// How often the recall is repeated. The holder ignores a recall that arrives before it knows that it holds
 /// the directory, because the answer to the creation is still on its way.
-const ASK_EVERY: Duration = Duration::from_millis(500);
+const REPEAT_EVERY: Duration = Duration::from_millis(500);
 /// The pauses between reads of the directory's record.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(20);
@@ -64,7 +64,7 @@ impl Meta {
                 self.remove_session(id, at)?;
                 continue;
             }
-            let is_due = asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY);
+            let is_due = asked.is_none_or(|asked| asked.elapsed() >= REPEAT_EVERY);
             let locks = snapshot.records.iter().find_map(|record| match record {
                 Record::Locks(_, locks) => Some(locks.clone()),
                 _ => None,

@@ -172,9 +172,9 @@ impl Meta {
         }
         client.held.note(&state);
         drop(state);
-        // The renewal keeps others from removing the session. It uses ids of another client: the process that
-        // has ended may have used the ids that `client` would give, and the database does nothing for an id
-        // that it knows.
+        // The renewal keeps others from removing the session. It uses ids of another client, because the
+        // process that has ended may have used the ids that `client` would use next. The database does
+        // nothing for an id that it knows.
         let visitor = Meta::new(Arc::clone(&self.engine), self.volume().clone(), random_session(), 1);
         visitor.set_retry_timeout(self.retry_timeout());
         let began = BootInstant::now();

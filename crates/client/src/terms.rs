@@ -4,10 +4,10 @@
 //! ([`Guard::Term`](meta::Guard::Term)). About every [`TERM_OPS`] operations, and from time to time if there
 //! are few, one change begins the next term and ends all terms whose operations all have answers
 //! ([`Effect::BeginTerm`](meta::Effect::BeginTerm)). When a term ends, the database drops the results of its
-//! operations, and from then on rejects these operations: a request that arrives after its result was dropped
-//! has no effect, however late it arrives. An operation without an answer keeps its term open, so it can be
-//! retried under its id for as long as its caller likes. Meanwhile the results of its term remain stored, but
-//! later terms can end. So the number of unanswered operations bounds the stored results.
+//! operations, and from then on rejects these operations. So a request that arrives after its result was
+//! dropped has no effect, however late it arrives. An operation without an answer keeps its term open, so it
+//! can be retried under its id for as long as its caller likes. Meanwhile the results of its term remain
+//! stored, but later terms can end. So the number of unanswered operations bounds the stored results.
 //!
 //! An operation that is given up in doubt counts as answered: it is not retried any more, and after the end
 //! of its term it can no longer commit.

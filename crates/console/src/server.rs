@@ -41,7 +41,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// The largest number of pages that are made at a time.
 const MAX_PAGES: usize = 4;
 /// How long a request waits while [`MAX_PAGES`] pages are made. Then it is rejected.
-const TURN: Duration = Duration::from_secs(30);
+const SLOT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The parameter with the token in the address of the first request.
 const TOKEN: &str = "token";
@@ -166,7 +166,7 @@ impl Console {
         if !tokens.any(|(name, token)| name == self.cookie() && self.token.is(token.as_bytes())) {
             return refuse(Refusal::Forbidden, nonce);
         }
-        let Some(_turn) = self.turn() else { return refuse(Refusal::Busy, nonce) };
+        let Some(_slot) = self.page_slot() else { return refuse(Refusal::Busy, nonce) };
         match pages::page(&*self.source, &query) {
             Some(page) => sent(page, nonce),
             None => refuse(Refusal::NotFound, nonce),
@@ -178,16 +178,17 @@ impl Console {
         format!("limen-console-{}", self.port)
     }
 
-    /// Waits until fewer than [`MAX_PAGES`] pages are being made; `None` if that takes longer than [`TURN`].
-    fn turn(&self) -> Option<Turn<'_>> {
-        let until = Instant::now() + TURN;
+    /// Waits until fewer than [`MAX_PAGES`] pages are being made; `None` if that takes longer than
+    /// [`SLOT_TIMEOUT`].
+    fn page_slot(&self) -> Option<PageSlot<'_>> {
+        let until = Instant::now() + SLOT_TIMEOUT;
         let mut making = lock(&self.making);
         while *making >= MAX_PAGES {
             let left = until.checked_duration_since(Instant::now())?;
             making = self.made.wait_timeout(making, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         *making += 1;
-        Some(Turn(self))
+        Some(PageSlot(self))
     }
 }
 
@@ -201,9 +202,9 @@ impl Drop for Connection {
 }
 
 /// A page that is being made. Dropping it makes room for another page, also after a panic.
-struct Turn<'a>(&'a Console);
+struct PageSlot<'a>(&'a Console);
 
-impl Drop for Turn<'_> {
+impl Drop for PageSlot<'_> {
     fn drop(&mut self) {
         *lock(&self.0.making) -= 1;
         self.0.made.notify_one();

@@ -106,7 +106,7 @@ pub fn evaluate(cred: &Cred, check: &Check) -> CheckResult {
         Requirement::Own => CheckResult::of_ownership(owner()),
         Requirement::GiveAway => CheckResult::of_ownership(evaluate::capability(cred.caps, Caps::CHOWN)),
         Requirement::SetTimes => match owner() {
-            Err(_) => touch(cred, access_attrs),
+            Err(_) => set_times(cred, access_attrs),
             owner => CheckResult::of_ownership(owner),
         },
     }
@@ -129,9 +129,9 @@ fn access(cred: &Cred, want: Perm, access_attrs: &AccessAttrs) -> CheckResult {
 }
 
 /// The permission that the daemon checks before the kernel checks a caller. The kernel sees a projection of
-/// an NFSv4 ACL: a mode and a POSIX ACL. If the projection does not grant search on a directory to exactly
-/// the callers to which the NFSv4 ACL grants it, the kernel first sends GETATTR (`fuse_perm_getattr`,
-/// fs/fuse/dir.c), which fails with EACCES if the caller lacks search permission.
+/// an NFSv4 ACL: a mode and a POSIX ACL. The two may grant search on a directory to different callers. If so,
+/// the kernel first sends GETATTR (`fuse_perm_getattr`, fs/fuse/dir.c), which fails with EACCES if the caller
+/// lacks search permission.
 pub(crate) fn beforehand(access_attrs: &AccessAttrs) -> Mask {
     match &access_attrs.rules {
         Rules::Nfs4(Some(acl)) if access_attrs.kind.is_dir() => {
@@ -145,7 +145,7 @@ pub(crate) fn beforehand(access_attrs: &AccessAttrs) -> Mask {
 /// Evaluates whether a caller that does not own the file may set its times to now. An NFSv4 ACL may grant
 /// exactly that, but the kernel forwards the request only if the projection grants writing
 /// (`setattr_prepare`, and `inode_permission` in `vfs_utimes`).
-fn touch(cred: &Cred, access_attrs: &AccessAttrs) -> CheckResult {
+fn set_times(cred: &Cred, access_attrs: &AccessAttrs) -> CheckResult {
     let by_data = access(cred, Perm::WRITE, access_attrs);
     let Rules::Nfs4(Some(acl)) = &access_attrs.rules else { return by_data };
     if by_data.is_granted() || !kernel_forwards(cred, Perm::WRITE, access_attrs, acl) {

@@ -200,8 +200,8 @@ impl ReadDirPlus<'_> {
         if links.is_empty() {
             return Ok(());
         }
-        let wants: Vec<RecordKey> = links.iter().map(|link| RecordKey::Symlink(link.dirent.ino)).collect();
-        for (link, record) in links.iter_mut().zip(self.engine.read(&wants)?.records) {
+        let keys: Vec<RecordKey> = links.iter().map(|link| RecordKey::Symlink(link.dirent.ino)).collect();
+        for (link, record) in links.iter_mut().zip(self.engine.read(&keys)?.records) {
             if let Record::Symlink(_, target) = record {
                 link.target = target;
             }

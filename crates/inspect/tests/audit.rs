@@ -355,7 +355,7 @@ impl Engine for Meanwhile<'_> {
     }
 }
 
-/// Of three files with one ACL, the first gets another ACL, the second none, and the third is removed.
+/// Three files have one ACL: the first gets another ACL, the second loses it, and the third is removed.
 #[test]
 fn acl_that_is_removed_after_its_inode_was_read_is_no_damage() {
     const OLD: &str = "u::rw-,u:7:---,g::---,m::rwx,o::---";

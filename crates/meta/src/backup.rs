@@ -1,5 +1,5 @@
-//! The last automatic backup of a volume's metadata. It is a setting, by which the mounts agree which of them
-//! makes the next backup.
+//! The last automatic backup of a volume's metadata. It is a setting. The mounts use it to agree which of
+//! them makes the next backup.
 
 use std::time::Duration;
 

@@ -23,7 +23,7 @@ pub struct CommitNumbers(Mutex<State>);
 struct State {
     newest: u64,
     /// For the newest number at the time that commits began, how many of these commits are in flight.
-    under_way: BTreeMap<u64, usize>,
+    in_flight: BTreeMap<u64, usize>,
     /// Commits whose end is unknown: the newest number when each began, and since when its end is unknown.
     lost: Vec<(u64, Instant)>,
 }
@@ -45,7 +45,7 @@ impl CommitNumbers {
         let mut state = self.state();
         state.lost.retain(|(_, since)| since.elapsed() < LOST_FOR);
         let lost = state.lost.iter().map(|(began, _)| *began).min();
-        let oldest = state.under_way.keys().next().copied().into_iter().chain(lost).min();
+        let oldest = state.in_flight.keys().next().copied().into_iter().chain(lost).min();
         Seq(oldest.unwrap_or(state.newest))
     }
 
@@ -73,7 +73,7 @@ impl CommitNumbers {
     fn begin(&self) -> Pending<'_> {
         let mut state = self.state();
         let began = state.newest;
-        *state.under_way.entry(began).or_default() += 1;
+        *state.in_flight.entry(began).or_default() += 1;
         Pending { commit_numbers: self, began, lost: true }
     }
 
@@ -101,10 +101,10 @@ impl Pending<'_> {
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
         let mut state = self.commit_numbers.state();
-        if let Some(count) = state.under_way.get_mut(&self.began) {
+        if let Some(count) = state.in_flight.get_mut(&self.began) {
             *count -= 1;
             if *count == 0 {
-                state.under_way.remove(&self.began);
+                state.in_flight.remove(&self.began);
             }
         }
         if self.lost {

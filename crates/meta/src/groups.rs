@@ -187,8 +187,8 @@ mod tests {
             vec![Guard::Access { ino: parent, rev: 1 }, Guard::DirentAbsent { parent, name: name(entry) }];
         let dirent = Effect::PutDirent { parent, name: name(entry), ino: Ino(ino), kind: FileType::Regular };
         let now = Some(Time::from_nanos(1));
-        let touch = Effect::SetTimes { ino: parent, atime: None, mtime: now, ctime: now };
-        Txn { op_id: OpId(id), guards, effects: vec![dirent, touch] }
+        let set_times = Effect::SetTimes { ino: parent, atime: None, mtime: now, ctime: now };
+        Txn { op_id: OpId(id), guards, effects: vec![dirent, set_times] }
     }
 
     fn lengths(txns: &[Txn]) -> Vec<usize> {

@@ -462,7 +462,7 @@ impl Tables {
                 }
                 (records, entries.next().is_some())
             }
-            Scan::Inodes { after, .. } => page(self.inodes.range(behind(after)), limit, |(ino, inode)| {
+            Scan::Inodes { after, .. } => page(self.inodes.range(beyond(after)), limit, |(ino, inode)| {
                 Record::Inode(*ino, Some(*inode))
             }),
             Scan::Slices { ino, from, .. } => {
@@ -472,26 +472,26 @@ impl Tables {
                 })
             }
             Scan::Orphans { after, .. } => {
-                page(self.orphans.range(behind(after)), limit, |&(session, ino)| Record::Orphan(session, ino))
+                page(self.orphans.range(beyond(after)), limit, |&(session, ino)| Record::Orphan(session, ino))
             }
             Scan::Sessions { after, .. } => {
-                page(self.sessions.range(behind(after)), limit, |(id, session)| {
+                page(self.sessions.range(beyond(after)), limit, |(id, session)| {
                     Record::Session(*id, Some(session.clone()))
                 })
             }
-            Scan::Locks { after, .. } => page(self.locks.range(behind(after)), limit, |(ino, locks)| {
+            Scan::Locks { after, .. } => page(self.locks.range(beyond(after)), limit, |(ino, locks)| {
                 Record::Locks(*ino, locks.clone())
             }),
             Scan::Garbage { after, .. } => {
-                page(self.garbage.range(behind(after)), limit, |(&slice, &size)| {
+                page(self.garbage.range(beyond(after)), limit, |(&slice, &size)| {
                     Record::Garbage(Garbage { slice, size })
                 })
             }
             Scan::Shared { after, .. } => {
-                page(self.shared.range(behind(after)), limit, |(&slice, &rows)| Record::Shared(slice, rows))
+                page(self.shared.range(beyond(after)), limit, |(&slice, &rows)| Record::Shared(slice, rows))
             }
             Scan::Acls { after, .. } => {
-                page(self.acls.range(behind(after)), limit, |(&id, text)| Record::Acl(id, Some(text.clone())))
+                page(self.acls.range(beyond(after)), limit, |(&id, text)| Record::Acl(id, Some(text.clone())))
             }
             Scan::Quotas { after, .. } => {
                 let from = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -504,7 +504,7 @@ impl Tables {
     }
 }
 
-fn behind<K>(key: &K) -> (Bound<&K>, Bound<&K>) {
+fn beyond<K>(key: &K) -> (Bound<&K>, Bound<&K>) {
     (Bound::Excluded(key), Bound::Unbounded)
 }
 

@@ -186,8 +186,8 @@ impl Ctx<'_> {
     /// ESTALE if the kernel checked with outdated attributes of the inode; those of [`Ctx::cred`].
     pub(super) fn cred_about(&self, inode: &Inode) -> Result<Option<Cred>, PlanStop> {
         match self.authority {
-            Authority::Kernel { revisions: Some(held) }
-                if held.revision(inode.ino) != Some(inode.access_rev) =>
+            Authority::Kernel { revisions: Some(revs) }
+                if revs.revision(inode.ino) != Some(inode.access_rev) =>
             {
                 Err(PlanStop::KernelIsStale)
             }

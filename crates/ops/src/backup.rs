@@ -13,8 +13,8 @@ use crate::view::{PlanStop, View};
 ///
 /// The clocks of two machines may differ by more than the time between backups. If each compared the time of
 /// the last claim with its own clock, both would claim in turns, without a pause. So a client uses the time
-/// of day only for the first claim that it sees. The age of any later one is the time for which this client
-/// has known it.
+/// of day only for the first claim that it sees. For any later claim, the age is how long this client has
+/// known it.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimBackup {
     /// The last backup at the previous call; `None` at the first call.

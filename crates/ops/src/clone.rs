@@ -7,9 +7,9 @@
 //!
 //! Several transactions make a copy. Each of them reads its part of the source at one moment
 //! ([`View::prefetch_snapshot`]), and copies the part as of that moment, even if the source changes before
-//! the commit. So guards confirm only what the copy needs when it commits: that the rows which refer to
-//! blocks are still there, because the blocks are kept only while a row refers to them, and that the
-//! directory in which the copy gets its name is there.
+//! the commit. So guards confirm only what the copy needs when it commits. The rows that refer to blocks must
+//! still be there, because the blocks are kept only while a row refers to them. The directory that gets the
+//! name of the copy must be there too.
 //!
 //! The operations run with [`Authority::Kernel`](crate::Authority::Kernel) and so check no access: their
 //! callers may read and create everything.

@@ -44,8 +44,8 @@ pub enum Key {
     Symlink(Ino),
     Slices(Ino, ChunkIndex),
     Acl(AclId),
-    /// For an NFSv4 ACL with SIDs: the ACL that decides access in its place, in which the SIDs are mapped to
-    /// users and groups. The number is the version of the rules for SIDs.
+    /// For an NFSv4 ACL with SIDs: the ACL that decides access in its place. Its SIDs are mapped to users and
+    /// groups. The number is the version of the rules for SIDs.
     Mapped(AclId, u64),
     /// The ACL that a new file inherits from this ACL of its directory.
     Inherited(AclId, InheritKey),
@@ -141,8 +141,7 @@ pub enum Value {
     XattrSizes(Arc<BTreeMap<XattrName, u16>>),
     Symlink(Option<Arc<[u8]>>),
     Slices(Arc<[Slice]>),
-    /// `None` if the ACL is not stored or the stored text is not a valid ACL; access that depends on it is
-    /// then denied.
+    /// `None` if the ACL is missing or corrupt. Access that depends on it is then denied.
     Acl(Option<Acl>),
     /// The ACL, and the rwx bits of the resulting mode.
     Inherited(AclId, u32),

@@ -34,7 +34,7 @@ struct Counted {
     is_resized: bool,
 }
 
-/// Adds the charges for effects, and the guards for those limits by which the operation is bound.
+/// Adds the charges for effects, and the guards of the limits that apply to the operation (`bound`).
 fn count(view: &mut View<'_>, effects: &mut Vec<Effect>, bound: BoundBy) -> Result<(), PlanStop> {
     if !is_any_tagged(view, effects)? {
         return Ok(());

@@ -45,13 +45,13 @@ impl Op for SetAtimes {
     const NAME: &'static str = "accessed";
 
     fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        let touch = |&(ino, atime): &(Ino, Time)| Effect::SetTimes {
+        let set_atime = |&(ino, atime): &(Ino, Time)| Effect::SetTimes {
             ino,
             atime: Some(atime),
             mtime: None,
             ctime: None,
         };
-        Ok(Plan { reply: (), effects: self.0.iter().map(touch).collect() })
+        Ok(Plan { reply: (), effects: self.0.iter().map(set_atime).collect() })
     }
 }
 

@@ -25,7 +25,7 @@ use crate::quota::move_between;
 use crate::trash_names::{TRASH_NAME, TrashHour, TrashName, is_in_trash};
 use crate::view::{PlanStop, View};
 
-/// What becomes of an inode that is to be kept.
+/// Whether an inode that is to be kept can be moved into the trash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// Into this directory of an hour.
@@ -53,7 +53,7 @@ pub(crate) fn keep(
         return Ok(None);
     }
     let Some(hour) = known.get(inode.uid, TrashHour::of(ctx.now)) else { return Ok(Some(Kept::NoDirectory)) };
-    let Some(bin) = view.find_inode(hour)?.filter(|bin| bin.kind.is_dir() && is_in_trash(bin)) else {
+    let Some(hour_dir) = view.find_inode(hour)?.filter(|dir| dir.kind.is_dir() && is_in_trash(dir)) else {
         return Ok(Some(Kept::NoDirectory));
     };
     let name = TrashName::encode(dir.ino, ino, name)?;
@@ -67,7 +67,7 @@ pub(crate) fn keep(
         effects.push(Effect::SetParent { ino, parent: hour });
         effects.push(Effect::AddLinks { ino: hour, delta: 1 });
     }
-    move_between(view, inode, [dir, &bin], effects)?;
+    move_between(view, inode, [dir, &hour_dir], effects)?;
     effects.push(super::set_ctime(ino, ctx.now));
     effects.push(super::set_dir_times(hour, ctx.now));
     Ok(Some(Kept::In { hour }))

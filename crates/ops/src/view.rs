@@ -120,8 +120,8 @@ impl<'a> View<'a> {
         self.expected.extend(keys);
     }
 
-    /// As [`View::expect`], but stops the plan at once if any of the records is not known, even if the plan
-    /// would not look it up.
+    /// As [`View::expect`], but stops the plan at once if any of the records is unknown, even one that the
+    /// plan would never look up.
     pub fn prefetch(&mut self, keys: impl IntoIterator<Item = RecordKey>) -> Result<(), PlanStop> {
         let missing: Vec<RecordKey> = keys.into_iter().filter(|key| !self.is_known(key)).collect();
         self.missing.extend(missing);

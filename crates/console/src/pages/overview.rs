@@ -60,13 +60,13 @@ fn amount(
 }
 
 fn tiles(body: &mut Html, overview: &Overview) {
-    let (sessions, ill) = overview.sessions;
+    let (sessions, unhealthy) = overview.sessions;
     body.raw("<a class=\"card tile\" href=\"/sessions\"><div class=\"k\">Mounts</div><div class=\"v\">");
     body.number(sessions as u64).raw("</div><div class=\"n\">");
-    match (sessions, ill) {
+    match (sessions, unhealthy) {
         (0, _) => _ = body.text("the volume is not mounted"),
         (_, 0) => frame::badge(body, Tone::Good, "all healthy"),
-        (_, ill) => frame::badge(body, Tone::Bad, format!("{ill} need attention")),
+        (_, unhealthy) => frame::badge(body, Tone::Bad, format!("{unhealthy} need attention")),
     }
     body.raw("</div></a>");
     let (all, above, full) = overview.quotas;

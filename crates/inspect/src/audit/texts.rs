@@ -28,7 +28,7 @@ const MAX_AHEAD: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Texts<'e> {
     engine: &'e dyn Engine,
-    /// `None` for an ACL that was not stored at a moment at which an inode named it, which is damage.
+    /// `None` for an ACL that was not stored although an inode named it at the same moment. That is damage.
     known: HashMap<AclId, Option<Arc<str>>>,
     bytes: usize,
 }
@@ -83,8 +83,8 @@ impl<'e> Texts<'e> {
                 wanted.insert(id);
             }
         }
-        let wants: Vec<RecordKey> = wanted.into_iter().map(RecordKey::Acl).collect();
-        self.read(&wants)?;
+        let keys: Vec<RecordKey> = wanted.into_iter().map(RecordKey::Acl).collect();
+        self.read(&keys)?;
         if !self.known.contains_key(&id) {
             let now = self.inode(inode.ino)?;
             if now.is_none_or(|now| now.access_acl != id) {
