@@ -1,9 +1,9 @@
 //! The client's record cache: bounded by size ([`crate::charge`]), versioned, shared by all threads.
 //!
 //! Two values of one record may arrive in any order: a read whose snapshot is from before a commit may return
-//! after it. So each slot has the [`Seq`] of its value, and an older value never replaces it. When a record
-//! is evicted, the floor of its shard rises at least to the record's `Seq`. A shard accepts no new record
-//! with a `Seq` below its floor.
+//! after the commit. So each slot has the [`Seq`] of its value, and an older value never replaces it. When a
+//! record is evicted, the floor of its shard rises at least to the record's `Seq`. A shard accepts no new
+//! record with a `Seq` below its floor.
 //!
 //! While a client has the volume exclusively, or is notified of all changes by others, it knows a directory
 //! completely after it has created or listed it: a name that is not in the cache is not in the directory, and

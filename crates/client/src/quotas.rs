@@ -15,8 +15,8 @@ use crate::failure::Failure;
 /// Why a quota was not set or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum QuotaError {
-    /// Quotas must be set from the outside in, and removed from the inside out: a walk does not change the
-    /// tags of inodes that belong to a quota inside.
+    /// An outer quota must be set before the quotas inside it, and removed after them, because a walk does
+    /// not change the tags of inodes that belong to a quota inside.
     #[error("directory {dir} below it has a quota of its own")]
     Inside { dir: Ino },
     #[error("the directory has no quota")]

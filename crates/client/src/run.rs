@@ -96,8 +96,8 @@ impl Meta {
     /// Runs an operation: plans it, reads the records that the plan is missing, and commits its decision.
     ///
     /// # Errors
-    /// - [`Failure::Operation`]: the operation fails by its rules, with this errno. `certainty.rs` says how
-    ///   current the records are that decide this.
+    /// - [`Failure::Operation`]: the operation fails by its rules, with this errno. `certainty.rs` says when
+    ///   such an answer is certain.
     /// - [`Failure::Engine`]: the database failed, or the operation met too many conflicts or needed too many
     ///   reads. If the error is indeterminate, the operation may have happened.
     /// - [`Failure::Fenced`]: the session was removed, and the operation did not happen.

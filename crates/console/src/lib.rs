@@ -1,7 +1,7 @@
 //! The pages of `limen console`, and the small HTTP server that serves them.
 //!
 //! This crate decides nothing about a volume: a [`Source`] answers every question, and the pages show the
-//! answers. So the pages give the answers of the commands. Pages are HTML without scripts.
+//! answers. So the pages give the same answers as the commands. Pages are HTML without scripts.
 //!
 //! | module | content |
 //! |---|---|

@@ -13,8 +13,8 @@
 //! this machine who makes the browser open a server of theirs on this machine: that server gets the token.
 //!
 //! Each connection has a thread of its own, up to a limit, and one time limit for its whole request, so a
-//! slow client delays nobody. At most a few pages are made at a time, so that many requests do not burden the
-//! database.
+//! slow client delays nobody. At most a few pages are made at a time, so that many requests do not overload
+//! the database.
 
 use std::fmt;
 use std::io;

@@ -287,7 +287,7 @@ fn letter_of(long: &str) -> Option<&'static str> {
     })
 }
 
-/// Parses a step; None if it only affects default ACLs.
+/// Parses a step; `None` if it only affects default ACLs.
 fn step(
     letter: char,
     text: &str,

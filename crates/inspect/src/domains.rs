@@ -22,7 +22,7 @@ struct Known {
 
 impl Domains {
     /// The table with the domains up to this index, if they exist. A damaged table counts as empty: the user
-    /// asked about is in no domain, so the table affects only how ACLs are shown.
+    /// whose access is explained is in no domain, so the table affects only how ACLs are shown.
     ///
     /// # Errors
     /// The errors of the database.

@@ -11,7 +11,7 @@ use crate::check::{Check, Requirement};
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckResult {
-    /// The errno of a denial; None if the check is granted.
+    /// The errno of a denial; `None` if the check is granted.
     pub errno: Option<Errno>,
     pub reason: CheckReason,
 }
@@ -129,9 +129,9 @@ fn access(cred: &Cred, want: Perm, access_attrs: &AccessAttrs) -> CheckResult {
 }
 
 /// The permission that the daemon checks before the kernel checks a caller. The kernel sees a projection of
-/// an NFSv4 ACL: a mode and a POSIX ACL. The two may grant search on a directory to different callers. If so,
-/// the kernel first sends GETATTR (`fuse_perm_getattr`, fs/fuse/dir.c), which fails with EACCES if the caller
-/// lacks search permission.
+/// an NFSv4 ACL: a mode and a POSIX ACL. The projection and the NFSv4 ACL may grant search on a directory to
+/// different callers. If so, the kernel first sends GETATTR (`fuse_perm_getattr`, fs/fuse/dir.c), which fails
+/// with EACCES if the caller lacks search permission.
 pub(crate) fn beforehand(access_attrs: &AccessAttrs) -> Mask {
     match &access_attrs.rules {
         Rules::Nfs4(Some(acl)) if access_attrs.kind.is_dir() => {

@@ -74,9 +74,9 @@ pub fn read_dir_plus(engine: &dyn Engine, acl: AclKind, dir: Ino) -> ReadDirPlus
 pub struct DirEntry {
     pub name: Name,
     pub dirent: Dirent,
-    /// None if the name refers to a missing inode, which is damage.
+    /// `None` if the name refers to a missing inode, which is damage.
     pub inode: Option<Inode>,
-    /// The rules that decide access; None if the inode or its ACL is missing or damaged, so that all access
+    /// The rules that decide access; `None` if the inode or its ACL is missing or damaged, so that all access
     /// is denied.
     pub access: Option<Rules>,
     /// The default ACL; for directories only.

@@ -106,7 +106,7 @@ pub struct PathChecks {
 pub struct PathAnswer {
     /// One result for each check made: all checks, or those up to the first that denies.
     pub results: Vec<CheckResult>,
-    /// The error of the system call; None if it succeeds.
+    /// The error of the system call; `None` if it succeeds.
     pub errno: Option<Errno>,
 }
 

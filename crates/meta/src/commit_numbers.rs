@@ -22,7 +22,7 @@ pub struct CommitNumbers(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     newest: u64,
-    /// For the newest number at the time that commits began, how many of these commits are in flight.
+    /// How many commits are in flight, by the newest number that was known when they began.
     in_flight: BTreeMap<u64, usize>,
     /// Commits whose end is unknown: the newest number when each began, and since when its end is unknown.
     lost: Vec<(u64, Instant)>,

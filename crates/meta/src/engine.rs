@@ -53,8 +53,8 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// the operation ([`Guard::Term`](crate::Guard::Term), [`Txn::kept_by`]), and then drops it. So the
     /// number of stored results is bounded by the operations of open terms, and an operation of a term that
     /// has ended is never applied, however late it arrives. The result of an operation without a term is kept
-    /// for at least 10,000 further transactions, and as long as the caller's handle lives; a network engine
-    /// keeps it for at least two minutes.
+    /// for at least 10,000 further transactions while the caller's handle lives; a network engine keeps it
+    /// for at least two minutes.
     ///
     /// A committed transaction survives the death of the process. It survives a loss of power after
     /// [`Engine::sync`].

@@ -112,7 +112,8 @@ impl Make {
             }
         }
         let access = self.inherit(view, ctx, dir, mode, effects)?;
-        // An inode in a quota is not held, because only the database knows how much of the quota is left.
+        // A directory that counts in a quota is not held, because only the database knows how much of the
+        // quota is left.
         let held = Inode::held_size(ctx.session).filter(|_| ctx.holds && dir.quota == QuotaTag::NONE);
         Ok(Inode {
             uid: self.uid,

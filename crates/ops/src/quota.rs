@@ -287,7 +287,8 @@ pub(crate) fn move_between(
 /// does not exist counts in none, until `limen quota check` repairs it.
 ///
 /// # Errors
-/// EIO if the chain has more than [`MAX_NESTED_QUOTAS`] quotas: damage has closed it to a cycle.
+/// EIO if the chain has more than [`MAX_NESTED_QUOTAS`] quotas: it is then a cycle, which only damage can
+/// cause.
 pub(crate) fn chain(view: &mut View<'_>, from: QuotaId) -> Result<Vec<(QuotaId, QuotaId)>, PlanStop> {
     let mut chain = Vec::new();
     let mut at = from;

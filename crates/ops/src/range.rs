@@ -102,10 +102,10 @@ impl Op for CopyRange {
         let furthest = (self.offset / CHUNK_BYTES + CHUNKS_PER_COPY) * CHUNK_BYTES;
         let last = (self.offset + self.len).min(furthest);
         let chunks = (self.offset / CHUNK_BYTES..last.div_ceil(CHUNK_BYTES)).map(ChunkIndex);
-        // The size and the rows of all chunks must be of one moment. Otherwise the copy could have a later
-        // write without an earlier one, or zeros where rows were written after others were read. The number
-        // of chunks in the copy is not known before the size is read, so chunks beyond the end are read and
-        // guarded too.
+        // The size and the rows of all chunks must be of one moment. Otherwise the copy could contain a later
+        // write but not an earlier one, or zeros in place of rows that were written between two reads. The
+        // number of chunks in the copy is not known before the size is read, so chunks beyond the end are
+        // read and guarded too.
         let inodes = [self.from, self.to].map(RecordKey::Inode);
         let rows = chunks.clone().map(|chunk| RecordKey::Slices(self.from, chunk));
         view.prefetch_snapshot(inodes.into_iter().chain(rows).collect())?;

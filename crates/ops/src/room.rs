@@ -28,8 +28,8 @@ pub(super) fn require_room_for(
     blocks: u64,
 ) -> Result<(), PlanStop> {
     match ctx.volume.limits() {
-        // The guard requires usage < limit, which is room for one inode and one block. The limits are reduced
-        // by the others.
+        // The guard requires usage < limit, which is room for one inode and one block. So the limits are
+        // reduced by the number of the other inodes and blocks.
         Some((max_inodes, max_blocks))
             if inodes > 0
                 && !view.has_room(
@@ -67,8 +67,8 @@ pub(super) fn make_room_to(
 /// ENOSPC if the blocks would exceed the volume's limit.
 pub(super) fn make_room(view: &mut View<'_>, ctx: &Ctx<'_>, grown: u64) -> Result<(), PlanStop> {
     match ctx.volume.limits() {
-        // The guard requires usage < limit, which is room for one block. The limit is reduced by the other
-        // blocks.
+        // The guard requires usage < limit, which is room for one block. So the limit is reduced by the
+        // number of the other blocks.
         Some((_, max_blocks))
             if grown > 0 && !view.has_room(u64::MAX, max_blocks.saturating_sub(grown - 1)) =>
         {

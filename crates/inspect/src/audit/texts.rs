@@ -36,8 +36,8 @@ pub(super) struct Texts<'e> {
 /// Why there is no decision about an inode.
 #[derive(Debug)]
 pub(super) enum Undecided {
-    /// The inode has another ACL since it was read. This is its present state; `None` if it does not exist
-    /// any more.
+    /// The inode has got another ACL since it was read. This is its present state; `None` if it does not
+    /// exist any more.
     Changed(Option<Inode>),
     Failed(AuditError),
 }

@@ -36,11 +36,11 @@ struct Task {
     dir: Ino,
     after: Option<Name>,
     depth: usize,
-    /// The directory in each view; None if its inode or ACL is damaged.
+    /// The directory in each view; `None` if its inode or ACL is damaged.
     above: [Option<ParentAccess>; 2],
     /// Whether each view's edit applies to the whole content.
     inside: [bool; 2],
-    /// None if names are only counted.
+    /// `None` if names are only counted.
     path: Option<Vec<u8>>,
 }
 
@@ -56,7 +56,7 @@ struct Reader<'a> {
     audited: &'a Audited<'a>,
     texts: Texts<'a>,
     before: Classes<'a>,
-    /// None without a planned change.
+    /// `None` without a planned change.
     after: Option<Classes<'a>>,
     audit: Audit,
 }
