@@ -86,7 +86,7 @@ fn draw(
     // The rest comes last, whatever its size. If it is not the smallest, the areas are only less square.
     let areas = treemap::divide(&sizes, 2.0);
     if areas.is_empty() {
-        page.body.raw("<p class=\"empty\">This directory is empty.</p>");
+        page.body.raw("<p class=\"empty\">Nothing in this directory takes any space.</p>");
         return;
     }
     page.body.raw("<div class=\"map\" role=\"list\" aria-label=\"Map of usage\">");
