@@ -1,4 +1,5 @@
-//! Measures creates per second: `cargo run --release -p engine-sqlite --example sqlite-throughput -- DIRECTORY`.
+//! Measures creates per second:
+//! `cargo run --release -p engine-sqlite --example sqlite-throughput -- DIRECTORY`.
 //!
 //! Each create has two guards, the parent's access revision and the absence of the name, and three effects:
 //! an inode, an entry, and the parent's times.

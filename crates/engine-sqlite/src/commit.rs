@@ -41,8 +41,8 @@ pub(crate) struct Batch<'c> {
     open_term: Option<(SessionId, Term)>,
     /// The inodes that may have to be written.
     stale: Vec<Ino>,
-    /// The inodes that this batch has created and that have no rows of chunks yet. Their chunks are not searched for
-    /// the last row.
+    /// The inodes that this batch has created and that have no rows of chunks yet. Their chunks are not
+    /// searched for the last row.
     without_rows: HashSet<Ino>,
     inodes_delta: i64,
     blocks_delta: i64,
@@ -81,7 +81,8 @@ impl ExclusiveCache {
         ExclusiveCache { counted, ..ExclusiveCache::default() }
     }
 
-    /// Lends the state to a batch. A batch that succeeds returns it; after one that fails, the records are read again.
+    /// Lends the state to a batch. A batch that succeeds returns it; after one that fails, the records are
+    /// read again.
     pub(crate) fn lend(&mut self) -> ExclusiveCache {
         let lent = ExclusiveCache { counted: self.counted, ..ExclusiveCache::default() };
         std::mem::replace(self, lent)
@@ -94,8 +95,9 @@ impl<'c> Batch<'c> {
         let is_exclusive = cache.is_some();
         let ExclusiveCache { inodes, open_term, mut counted } = cache.unwrap_or_default();
         if is_exclusive && counted.is_none() && !read::is_usage_exact(conn)? {
-            // The exclusive handle that marked the row has died, or, if this batch only has guards, it may be
-            // in use by another process. Count now, because the changes of the batch are added to this value.
+            // The exclusive handle that marked the row has died. (If this batch has only guards, that handle
+            // may also be alive, in another process.) Count now, because the changes of the batch are added
+            // to this value.
             counted = Some(read::usage(conn)?);
         }
         Ok(Batch {
@@ -218,6 +220,7 @@ impl<'c> Batch<'c> {
                 is_open
             }
             Guard::Acl { id } => {
+                // The text of a condemned ACL begins with `!`.
                 const SQL: &str = "SELECT 1 FROM acl WHERE id = ?1 AND text NOT LIKE '!%'";
                 conn.prepare_cached(SQL)?.exists([&id.to_bytes()[..]])?
             }

@@ -27,10 +27,12 @@ use crate::{read, scan, schema};
 /// How long a connection waits for a lock that another process holds (SQLITE_BUSY).
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// If less than this is free on the disk, checkpoint the log early, so that the database grows in small steps.
+/// If fewer bytes than this are free on the disk, checkpoint the log early, so that the database grows in
+/// small steps.
 const LITTLE_BYTES: u64 = 64 << 20;
 
-/// If at least that much is free, skip the check for this many batches. One check costs a tenth of a create.
+/// If at least [`LITTLE_BYTES`] are free, skip the check for this many batches. One check costs a tenth of a
+/// create.
 const AMPLE_FOR: u64 = 63;
 
 /// The capacity of each connection's cache of prepared statements; larger than the number of statements.
@@ -43,8 +45,9 @@ const STATEMENTS: usize = 96;
 #[derive(Debug)]
 pub struct SqliteEngine {
     path: PathBuf,
-    // This is declared before the writer, because connections close in this order. The last one to close checkpoints
-    // the log into the database, which a read-only connection cannot do.
+    // Declared before the writer, because fields are dropped in the order of their declaration. The
+    // connection that is closed last checkpoints the log into the database, which a read-only connection
+    // cannot do.
     readers: Pool,
     checkpointer: Checkpointer,
     writer: GroupCommit<Writer>,
@@ -54,8 +57,9 @@ pub struct SqliteEngine {
     log: Log,
     commits: AtomicU64,
     transactions: AtomicU64,
-    // This is declared after the connections and `log`, because closing it restores the reserve: the log is removed
-    // with the last connection, and its space is free only when `log` is closed too.
+    // Declared after the connections and `log`, because its drop allocates the reserve again, from the space
+    // of the log. Closing the last connection removes the log, and its space is free once `log` is closed
+    // too.
     reserve: Reserve,
     /// The number of batches that may skip the check of free space.
     ample_for: AtomicU64,
@@ -64,8 +68,8 @@ pub struct SqliteEngine {
 /// The exclusive lock, and the state that may be cached while it is held.
 #[derive(Debug)]
 struct Exclusive {
-    /// Alive while the lock is held that this handle's [`SqliteEngine::lock_exclusive`] or
-    /// [`SqliteEngine::take_over_lock`] returned.
+    /// The lock that [`SqliteEngine::lock_exclusive`] or [`SqliteEngine::take_over_lock`] returned; it can be
+    /// upgraded until the lock is released.
     lock: Weak<File>,
     cache: ExclusiveCache,
 }
@@ -84,9 +88,9 @@ struct Writer {
     results: Results,
 }
 
-/// Syncs the write-ahead log. SQLite itself syncs it either with each commit (`synchronous = FULL`) or only at a
-/// checkpoint. Calling fdatasync(2) on a separate descriptor has the same effect, needs no lock and no commit,
-/// and can run while other threads commit. Commits that are no longer in the log were synced into the
+/// Syncs the write-ahead log. SQLite itself syncs it either with each commit (`synchronous = FULL`) or only
+/// at a checkpoint. Calling fdatasync(2) on a separate descriptor has the same effect, needs no lock and no
+/// commit, and can run while other threads commit. Commits that are no longer in the log were synced into the
 /// database before the log was restarted. Closing this descriptor releases no SQLite lock, because SQLite
 /// locks the database and the index, never the log.
 #[derive(Debug)]
@@ -118,8 +122,9 @@ impl SqliteEngine {
     /// Opens the database at `path` and migrates its schema to this version.
     ///
     /// # Errors
-    /// [`OpenError::Missing`] if there is none, unless `options.create`; [`OpenError::NotLimenfs`] if the
-    /// file is something else; [`OpenError::Newer`] if a later limenfs created the schema.
+    /// [`OpenError::Missing`] if there is no database, unless `options.create`; [`OpenError::NotLimenfs`] if
+    /// the file is something else; [`OpenError::Newer`] if a later limenfs created the schema;
+    /// [`OpenError::Io`] and [`OpenError::Sqlite`] if a file cannot be read or written.
     pub fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
         let reserve = Reserve::open(path);
         let engine = match Self::open_with(path, options) {
@@ -177,8 +182,8 @@ impl SqliteEngine {
     /// Takes the exclusive lock that a mount needs. Other processes can still open and read the database.
     ///
     /// # Errors
-    /// [`LockError::AlreadyMounted`] if the volume is locked, by another process or by another [`MountLock`] of
-    /// this process.
+    /// [`LockError::AlreadyMounted`] if the volume is locked, by another process or by another [`MountLock`]
+    /// of this process; [`LockError::Io`] if the lock file cannot be opened or written.
     pub fn lock_exclusive(&self) -> Result<MountLock, LockError> {
         let lock = self.take_lock(Sharing::Exclusive)?;
         let _writer = self.writer.writer();
@@ -186,11 +191,11 @@ impl SqliteEngine {
         Ok(lock)
     }
 
-    /// As [`SqliteEngine::lock_exclusive`], with the file of the lock that another process holds ([`MountLock::file`]).
-    /// That process must not use the database any more.
+    /// As [`SqliteEngine::lock_exclusive`], with the file of the lock that another process holds
+    /// ([`MountLock::file`]). That process must not use the database any more.
     ///
     /// # Errors
-    /// [`LockError::Io`], also if this is not the file of the lock.
+    /// [`LockError::Io`] if `file` is not the lock file of this database, or cannot be written.
     pub fn take_over_lock(&self, file: File) -> Result<MountLock, LockError> {
         let lock = MountLock::take_over(&self.path, file)?;
         let _writer = self.writer.writer();
@@ -201,7 +206,8 @@ impl SqliteEngine {
     /// Takes a shared lock, for mounts that share the volume with others that take this lock.
     ///
     /// # Errors
-    /// [`LockError::AlreadyMounted`] if another handle holds the lock of [`SqliteEngine::lock_exclusive`].
+    /// [`LockError::AlreadyMounted`] if another handle holds the lock of [`SqliteEngine::lock_exclusive`];
+    /// [`LockError::Io`] if the lock file or the database cannot be written.
     pub fn lock_shared(&self) -> Result<MountLock, LockError> {
         let lock = self.take_lock(Sharing::Shared)?;
         self.log.shared.store(true, Ordering::Relaxed);
@@ -328,9 +334,9 @@ impl SqliteEngine {
         }
     }
 
-    /// True if a batch may add something; false if the reserve is given up and there is no space to restore it. If
-    /// little space is free and a checkpoint would make the database grow by more than half of the reserve, runs
-    /// that checkpoint now, so that the reserve suffices for later ones.
+    /// True if a batch may add something; false if the reserve is given up and there is no space to restore
+    /// it. If little space is free and a checkpoint would make the database grow by more than half of the
+    /// reserve, runs that checkpoint now, so that the reserve suffices for later ones.
     fn has_room_to_add(&self, conn: &Connection) -> bool {
         if self.ample_for.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok() {
             return true;
@@ -424,8 +430,8 @@ impl Engine for SqliteEngine {
         self.snapshot(|conn, seq| scan::page(conn, Seq(seq), scan))
     }
 
-    /// The reader is an open read transaction. While it is open, the log cannot be restarted, so every commit makes
-    /// the log grow.
+    /// The reader is an open read transaction. While it is open, the log cannot be restarted, so every commit
+    /// makes the log grow.
     fn open_snapshot(&self) -> Result<Option<Box<dyn SnapshotReader>>, EngineError> {
         let seq = Seq(self.committed.load(Ordering::Acquire));
         let begin = || {

@@ -51,8 +51,8 @@ pub(crate) fn full() -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some(what.to_owned()))
 }
 
-/// Maps an SQLite error to an [`EngineError`]. All errors are determinate: a transaction whose COMMIT failed is
-/// rolled back before any caller gets an answer, and a read changes nothing.
+/// Maps an SQLite error to an [`EngineError`]. All errors are determinate: a transaction whose COMMIT failed
+/// is rolled back before any caller gets an answer, and a read changes nothing.
 ///
 /// | SQLite error | kind | errno |
 /// |---|---|---|

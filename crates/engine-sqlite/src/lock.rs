@@ -18,9 +18,9 @@ pub enum LockError {
 
 /// The right to mount a volume. Dropping it, or the death of the process, releases it.
 ///
-/// It is a `flock(2)` on a separate file beside the database. It is not on the database itself, because
-/// SQLite locks that with POSIX record locks, and a process loses all of those when it closes any descriptor
-/// of the file.
+/// It is a `flock(2)` on a separate file beside the database. The database itself cannot carry it: SQLite
+/// locks the database with POSIX record locks, and a process that closes any descriptor of a file loses all
+/// its record locks on that file.
 #[derive(Debug)]
 pub struct MountLock {
     file: Arc<File>,
@@ -61,14 +61,14 @@ impl MountLock {
         Ok(MountLock { file: Arc::new(file) })
     }
 
-    /// Continues to hold the exclusive lock of another process, which has passed its file here. The lock is held as long
-    /// as one of the two processes has the file open.
+    /// Continues to hold the exclusive lock of another process, which has passed a descriptor of its lock
+    /// file. The lock is held as long as one of the two processes has that file open.
     pub(crate) fn take_over(database: &Path, mut file: File) -> Result<Self, LockError> {
         let path = with_suffix(database, ".lock");
         let mut written = || {
             let (given, named) = (file.metadata()?, std::fs::metadata(&path)?);
             if (given.dev(), given.ino()) != (named.dev(), named.ino()) {
-                return Err(io::Error::other("this is not the lock of the database"));
+                return Err(io::Error::other("the file passed by the other process is not this lock file"));
             }
             file.set_len(0)?;
             file.rewind()?;
@@ -78,7 +78,8 @@ impl MountLock {
         Ok(MountLock { file: Arc::new(file) })
     }
 
-    /// The file that another process needs to hold the lock too ([`SqliteEngine::take_over_lock`](crate::SqliteEngine)).
+    /// The lock file. A process that receives a descriptor of it can take the lock over
+    /// ([`SqliteEngine::take_over_lock`](crate::SqliteEngine)).
     pub fn file(&self) -> &File {
         &self.file
     }

@@ -115,8 +115,8 @@ impl Waiter {
         Waiter { txns: txns.to_vec(), answer: Mutex::new(None), notified, asleep, wake: Condvar::new() }
     }
 
-    /// Wakes the waiter. Before, the caller has stored the answer or ended its lead, with `state` locked, so a
-    /// waiter that is not asleep yet sees this before it sleeps.
+    /// Wakes the waiter. The leader must first store the answer, or end its lead, with `state` locked. Then a
+    /// waiter that is not asleep yet sees the change before it sleeps.
     fn wake(&self) {
         self.notified.store(true, Ordering::Release);
         if self.asleep.load(Ordering::Relaxed) {
@@ -150,8 +150,8 @@ impl State {
 
 impl<W> Lead<'_, W> {
     /// Commits `own` together with the batch, wakes the batch's callers, and returns the answer to `own`. The
-    /// leader then ends its role, and a waiting caller leads the next batch: measurements show that this is faster
-    /// than one thread that leads all batches.
+    /// leader then ends its role, and a waiting caller leads the next batch: measurements show that this is
+    /// faster than one thread that leads all batches.
     fn work(&mut self, own: &[Txn], work: &impl Fn(&mut W, &[&[Txn]]) -> Vec<Answer>) -> Option<Answer> {
         let others = self.batch.iter().map(|waiter| &waiter.txns[..]);
         let members: Vec<&[Txn]> = std::iter::once(own).chain(others).collect();
@@ -259,7 +259,8 @@ mod tests {
         for batch in &batches[1..] {
             let (leader, others) = batch.split_first().unwrap();
             queue.retain(|size| size != leader);
-            // The leader takes along the callers that have waited longest, up to the first one that does not fit.
+            // The leader takes along the callers that have waited longest, up to the first one that does not
+            // fit.
             let fit = |count: &usize| queue[..*count].iter().sum::<usize>() <= BATCH_TXNS;
             let longest: Vec<usize> = queue.drain(..(0..=queue.len()).rev().find(fit).unwrap()).collect();
             assert_eq!(others, longest, "{batches:?}");

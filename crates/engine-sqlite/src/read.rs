@@ -44,7 +44,8 @@ fn find(conn: &Connection, key: &RecordKey, records: &mut Vec<Record>) -> Result
         let limit = if matches!(key, RecordKey::Empty(_)) { " LIMIT 1" } else { "" };
         Select::new(&RowSource::of_record(key), &format!("WHERE {}{limit}", has(&row_key)))
     });
-    // Inodes and dirents, which most reads are for, need no maps.
+    // Most reads are for inodes and dirents. `answer_row` answers these directly, without the maps of
+    // `ReplyContent`.
     let mut found = None;
     let mut is_answered = false;
     select.each(conn, parameters(&row_key), |row| {

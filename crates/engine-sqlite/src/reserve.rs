@@ -4,9 +4,9 @@
 //! SQLite needs space to free space: a deletion appends pages to the log, a checkpoint may grow the database,
 //! and opening the database creates the log and its index. So the file `NAME.reserve` beside the database
 //! occupies some blocks. If the disk is full, it is truncated for a transaction that adds nothing
-//! ([`meta::Effect::adds`]), and for opening the database. Until it can be allocated again, transactions that add
-//! something fail, so that they cannot use up the space. The reserve is given up while the file is empty; this
-//! state is in the file and not in memory, because other processes open the database too.
+//! ([`meta::Effect::adds`]), and for opening the database. Until it can be allocated again, transactions that
+//! add something fail, so that they cannot use up the space. The reserve is given up while the file is empty;
+//! this state is in the file and not in memory, because other processes open the database too.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -38,8 +38,8 @@ impl Reserve {
         reserve
     }
 
-    /// Creates the reserve if there is none and the disk has space. Without a reserve, the volume is used as
-    /// if the disk never became full.
+    /// Creates the reserve if there is none and the disk has space. A volume without a reserve can be used,
+    /// but removals may fail when the disk is full.
     pub(crate) fn make(&self) {
         if self.file.get().is_none() && self.find(true) && !self.restore() {
             tracing::warn!(path = %self.path.display(), "no space for the reserve: removing files may fail when the disk is full");
@@ -51,7 +51,8 @@ impl Reserve {
         self.len() == Some(0)
     }
 
-    /// Truncates the reserve to free its space. Returns `false` if the reserve is missing or already empty.
+    /// Truncates the reserve to free its space. Returns `false` if the reserve is missing, already empty, or
+    /// cannot be truncated.
     pub(crate) fn give_up(&self) -> bool {
         let Some(file) = self.file.get().filter(|_| self.len() != Some(0)) else { return false };
         match file.set_len(0) {
@@ -65,8 +66,9 @@ impl Reserve {
         self.is_given_up()
     }
 
-    /// Allocates the reserve again. Returns `false` if the disk has no space for it. A half or a quarter of
-    /// the size is also accepted, because the database may have taken some of the space permanently.
+    /// Allocates the reserve again. Returns `false` if the disk has no space for it; `true` if there is no
+    /// reserve. A half or a quarter of the size is also accepted, because the database may have taken some of
+    /// the space permanently.
     pub(crate) fn restore(&self) -> bool {
         let Some(file) = self.file.get() else { return true };
         let disk = self.disk().map_or(0, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
@@ -90,7 +92,7 @@ impl Reserve {
         self.len().unwrap_or(0)
     }
 
-    /// The free space of its file system in bytes.
+    /// The free space of its file system in bytes; the maximum if it is unknown.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.disk().map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
     }
@@ -119,7 +121,7 @@ impl Drop for Reserve {
     }
 }
 
-/// Writes at offsets, because an earlier attempt that failed has moved the position of the file.
+/// Writes at explicit offsets, because an attempt that failed may have moved the position of the file.
 fn write_zeros(file: &File, bytes: u64) -> io::Result<()> {
     static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
     let len = ZEROS.len() as u64;

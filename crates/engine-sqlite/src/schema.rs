@@ -12,8 +12,8 @@ const APPLICATION_ID: i64 = 0x6c69_6d6e;
 /// The schema version that this code reads and writes, stored as `PRAGMA user_version`.
 pub const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Step `n` migrates version `n` to version `n + 1`. Add a step instead of changing one, because volumes
-/// exist on which it has run; [`LATE_TABLES`] repairs the exceptions.
+/// Step `n` migrates version `n` to version `n + 1`. Add steps; do not change a step, because it has already
+/// run on existing volumes. [`LATE_TABLES`] repairs the volumes for which this rule was once broken.
 const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5];
 
 /// Numbers are signed 64-bit. A number above `i64::MAX` would appear as negative, but limenfs creates no such
@@ -203,9 +203,9 @@ CREATE TABLE quota (              -- a limit, and the usage that it limits
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// Tables that were added to the steps of versions 1 and 3 after there were volumes of these versions. Those
-/// from before 2026-11-20 20:33 UTC, and those of version 3 from before 2026-11-23 06:23 UTC, lack some of
-/// these tables. [`migrate`] creates the missing ones, empty.
+/// Tables that were added to the steps of versions 1 and 3 when volumes of these versions already existed.
+/// Volumes created before 2026-11-20 20:33 UTC, and volumes of version 3 created before 2026-11-23 06:23 UTC,
+/// lack some of these tables. [`migrate`] creates the missing ones, empty.
 const LATE_TABLES: [&str; 4] = ["shared", "lock", "lock_wait", "term"];
 
 /// Every table except `usage`, whose single row is kept.

@@ -12,8 +12,8 @@ use tables::{Line, Malformed, ReplyRow, RowSource, Table, joined, kind, list, va
 /// One value for each kind of rows, computed at its first use. The index is the kind; kinds start at 1.
 pub(crate) type ByKind<T> = [OnceLock<T>; kind::ALL.len() + 1];
 
-/// The statements that a batch uses again and again. Taking a statement from the cache of the connection costs as much
-/// as a simple lookup, so a batch takes each one once.
+/// The statements that a batch uses again and again. Taking a statement from the cache of the connection
+/// costs as much as a simple lookup, so a batch takes each one once.
 pub(crate) struct Statements<'c> {
     conn: &'c Connection,
     taken: Vec<(&'static str, CachedStatement<'c>)>,
@@ -37,8 +37,8 @@ impl<'c> Statements<'c> {
     }
 }
 
-/// The statement that inserts a row. If the table has a row with the same key, an inode or ACL is kept, and any other
-/// row is replaced. It returns the number of rows inserted: 0 or 1.
+/// The statement that inserts a row. If the table has a row with the same key, an inode or ACL is kept, and
+/// any other row is replaced. It returns the number of rows inserted: 0 or 1.
 pub(crate) fn put(table: Table) -> &'static str {
     static TEXTS: ByKind<String> = [const { OnceLock::new() }; _];
     TEXTS[table.kind as usize].get_or_init(|| {
@@ -61,8 +61,8 @@ pub(crate) fn update_inode() -> &'static str {
     &TEXT
 }
 
-/// The statement that deletes the rows that match this key: the values of their first columns. All keys of a table that
-/// effects remove ([`tables::removed`]) have the same columns.
+/// The statement that deletes the rows that match this key: the values of their first columns. All keys of a
+/// table that effects remove ([`tables::removed`]) have the same columns.
 pub(crate) fn remove(key: &Line<'_>) -> &'static str {
     static TEXTS: ByKind<String> = [const { OnceLock::new() }; _];
     let text = || format!("DELETE FROM {} AS r WHERE {}", key.table.name, has(key));
@@ -83,8 +83,8 @@ pub(crate) fn execute_inode(statement: &mut Statement<'_>, inode: &Inode) -> Res
     statement.raw_execute()
 }
 
-/// The condition that row `r` matches `key`. Its parameters are the [`parameters`] of `key`. Every row matches an
-/// empty key.
+/// The condition that row `r` matches `key`. Its parameters are the [`parameters`] of `key`. Every row
+/// matches an empty key.
 pub(crate) fn has(key: &Line<'_>) -> String {
     let each = (1..).zip(key.columns()).map(|(place, column)| format!("r.{column} = ?{place}"));
     joined(["true".to_owned()].into_iter().chain(each), " AND ")

@@ -62,7 +62,7 @@ fn inos(engine: &dyn Engine) -> BTreeSet<u64> {
     inodes(engine).into_iter().map(ino).collect()
 }
 
-/// The usage matches the inodes, and each inode has its name.
+/// Asserts that the usage matches the inodes, and that each inode has its name.
 fn assert_consistent(engine: &dyn Engine) {
     let inodes = inos(engine);
     let count = inodes.len() as u64;

@@ -68,6 +68,8 @@ impl ReplyContent {
         Ok(found.answer(keys))
     }
 
+    /// Adds a row of the reply.
+    ///
     /// # Errors
     /// [`Malformed`], also for rows of a kind that answers no record key.
     pub fn take<R: RowValues>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
@@ -86,8 +88,8 @@ impl ReplyContent {
             kind::SETTING => drop(self.settings.insert(row.text(0)?.to_owned(), row.text(1)?.to_owned())),
             kind::COUNTER => drop(self.counters.insert(row.text(0)?.to_owned(), row.number(0)?)),
             kind::USAGE => {
-                let known = |at| row.signed(at).map(|sum| u64::try_from(sum).unwrap_or(0));
-                self.usage = Usage { inodes: known(0)?, blocks: known(1)? };
+                let count = |at| row.signed(at).map(|sum| u64::try_from(sum).unwrap_or(0));
+                self.usage = Usage { inodes: count(0)?, blocks: count(1)? };
             }
             kind::LOCK => self.locks.entry(row.ino(0)?).or_default().push(row.lock()?),
             kind::SESSION => {

@@ -1,5 +1,6 @@
-//! Code shared by the engines on SQL servers: it builds records from the rows of a reply, and rows from
-//! records, and it orders effects so that statements can apply them. Nothing here talks to a server.
+//! Code shared by the engines on SQL databases (SQLite, PostgreSQL, MySQL): it builds records from the rows
+//! of a reply, and rows from records, and it orders effects so that statements can apply them. Nothing here
+//! talks to a database.
 //!
 //! A row of a reply has a [`kind`], numbers and byte strings. A record without rows in the reply is absent.
 //!

@@ -8,8 +8,8 @@ use types::{AclId, ChunkIndex, Ino, Slice};
 use crate::table::Table;
 use crate::values;
 
-/// The values of the first columns of a row: numbers and byte strings. As a key, it selects all rows that
-/// begin with these values.
+/// A row or a part of it: the values of the first columns of numbers and of the first columns of byte
+/// strings. As a key, it selects all rows that have these values in these columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line<'v> {
     pub table: Table,
@@ -63,7 +63,7 @@ impl<'v> Line<'v> {
         Line::new(Table::QUOTA, [kind.into(), number], [])
     }
 
-    /// An ACL; without a text, its key.
+    /// An ACL, or only its key if `text` is `None`.
     pub fn acl(id: AclId, text: Option<&'v str>) -> Self {
         let mut line = Line::new(Table::ACL, NO_NUMBERS, []);
         let text = text.map(|text| text.as_bytes().into());
@@ -98,8 +98,8 @@ pub fn row_key(key: &RecordKey) -> Line<'_> {
     }
 }
 
-/// The key of the rows that an effect removes before it puts any. Removals that depend on other rows, such as
-/// a slice that becomes garbage, are not included. An ACL is removed only if it is condemned.
+/// The key of the rows that an effect removes before it puts rows. Removals that depend on other rows, such
+/// as a slice that becomes garbage, are not included. The caller removes an ACL only if it is condemned.
 pub fn removed(effect: &Effect) -> Option<Line<'_>> {
     Some(match effect {
         Effect::DropDirent { parent, name } => Line::new(Table::DIRENT, [parent.0], [name.as_bytes()]),
@@ -117,8 +117,9 @@ pub fn removed(effect: &Effect) -> Option<Line<'_>> {
     })
 }
 
-/// The rows that an effect puts, except those of inodes, and of quotas, which keep their counters. Each replaces the
-/// row with the same key. The caller must not put rows that belong to an inode that does not exist.
+/// The rows that an effect puts, except rows of inodes, and rows of quotas, because a quota keeps its
+/// counters. Each row replaces the row with the same key. The caller must not put rows that belong to an
+/// inode that does not exist.
 pub fn put(effect: &Effect) -> Vec<Line<'_>> {
     vec![match effect {
         Effect::PutDirent { parent, name, ino, kind } => {

@@ -24,7 +24,7 @@ pub fn or_null<T: ToString>(value: Option<T>) -> String {
 pub fn literals(line: &Line<'_>) -> String {
     let mut text = String::with_capacity(256);
     for number in &line.numbers {
-        // Short numbers are written faster. Writing to a string cannot fail.
+        // An `i64` is formatted faster than an `i128`. Writing to a string cannot fail.
         let _ = match number.map(|number| i64::try_from(number).map_err(|_| number)) {
             Some(Ok(short)) => write!(text, "{short}, "),
             Some(Err(long)) => write!(text, "{long}, "),

@@ -17,7 +17,8 @@ type Joined = Option<Inode>;
 pub struct PageBuilder<'s> {
     scan: &'s Scan,
     dirents: Vec<(Ino, Name, Dirent, Joined)>,
-    /// The keys of records that consist of several rows (the rows of a chunk, the locks on an inode), in order.
+    /// The keys of records that consist of several rows (the rows of a chunk, the locks on an inode), in
+    /// order.
     keys: Vec<RecordKey>,
     /// The content of the records of `keys`, and the ACLs and other inodes of `dirents`.
     found: ReplyContent,

@@ -36,8 +36,8 @@ pub fn made(effect: &Effect) -> Option<Ino> {
     }
 }
 
-/// The inode that an effect changes; for a dirent, its directory. An inode, its data and its dirents change only
-/// under the lock on the inode's row.
+/// The inode that an effect changes; for a dirent, its directory. An inode, its data and its dirents change
+/// only under the lock on the inode's row.
 pub fn holder(effect: &Effect) -> Option<Ino> {
     effect.footprint().part.inode()
 }
@@ -46,24 +46,25 @@ pub fn holder(effect: &Effect) -> Option<Ino> {
 /// sessions.
 #[derive(Debug, Default)]
 pub struct LockSet {
-    /// Sessions that they read or change, and whether the lock is exclusive. It is exclusive if the session is
-    /// removed, or if its heartbeat is checked: no renewal may happen between the check and the effects.
+    /// Sessions that they read or change, and whether the lock is exclusive. It is exclusive if the session
+    /// is removed, or if its heartbeat is checked: no renewal may happen between the check and the effects.
     /// Otherwise it is shared, because every commit of a mount checks the mount's session. An engine must
     /// itself ensure that the end of a term excludes commits in the term.
     pub sessions: BTreeMap<SessionId, bool>,
-    /// Inodes that they read or change, or of which they read or change the data or dirents.
+    /// Inodes that they read or change, also if they read or change only the inode's data or dirents.
     pub inos: BTreeSet<Ino>,
     /// Inodes that they create: no other client knows these yet.
     pub made: BTreeSet<Ino>,
     /// Quotas that they read or change, in the order in which they are locked.
     pub quotas: BTreeSet<QuotaKey>,
-    /// Those of `quotas` that may not exist, and that a charge then creates. The others cannot appear after
-    /// the locks are taken: their guard names the outer quota, so the client that planned the transaction had
-    /// read the quota, and the id of a removed quota is never used again. So every quota that a guard finds
-    /// is locked.
+    /// Those of `quotas` that may not exist; a charge creates a missing quota. For each of the others, a
+    /// guard names the outer quota, so the client had read the quota when it planned the transaction. If the
+    /// quota is missing now, it was removed, and it cannot appear after the locks are taken, because the id
+    /// of a removed quota is never used again. So every quota that a guard finds is locked.
     pub uncertain_quotas: BTreeSet<QuotaKey>,
-    /// Whether they change ACLs or make inodes refer to ACLs, and whether the lock on all ACLs is exclusive. It is
-    /// exclusive if an ACL is condemned or dropped, because no inode may begin to refer to it at the same time.
+    /// `None` if they neither change ACLs nor make inodes refer to ACLs. Otherwise, whether the lock on all
+    /// ACLs is exclusive: it is if an ACL is condemned or dropped, because no inode may begin to refer to
+    /// that ACL at the same time.
     pub acls: Option<bool>,
     /// Whether they read or change settings or counters, change the rule of a quota, or correct the usage.
     pub volume: bool,
@@ -119,8 +120,8 @@ fn checked_session(guard: &Guard) -> Option<(SessionId, bool)> {
     Some((session, matches!(guard, Guard::Session { heartbeat: Some(_), .. })))
 }
 
-/// The session that an effect changes, and whether it is locked exclusively. A renewal takes a shared lock, so
-/// that it and the commits of its client do not wait for each other.
+/// The session that an effect changes, and whether it is locked exclusively. A renewal takes a shared lock,
+/// so that it and the commits of its client do not wait for each other.
 fn changed_session(effect: &Effect) -> Option<(SessionId, bool)> {
     let Part::Session(session) = effect.footprint().part else { return None };
     Some((session, matches!(effect, Effect::DropSession { .. })))

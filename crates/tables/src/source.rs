@@ -18,8 +18,8 @@ pub struct RowSource {
 }
 
 impl RowSource {
-    /// Selects rows `r` of a table. If `with_inodes` is set, they are dirents, joined with their inodes `n`; if
-    /// `with_acls` is set, the texts of the inodes' ACLs are joined too.
+    /// Selects rows `r` of a table. If `with_inodes` is set, they are dirents, joined with their inodes `n`;
+    /// if `with_acls` is set, the texts of the inodes' ACLs are joined too.
     fn new(table: Table, rows: &str, with_inodes: bool, with_acls: bool) -> Self {
         let columns = |of: fn(&Table) -> &'static [&'static str]| {
             let inodes = of(&Table::INODE).iter().filter(|_| with_inodes).map(|column| format!("n.{column}"));

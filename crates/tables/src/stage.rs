@@ -15,8 +15,8 @@ use types::{Ino, Time};
 /// 3. `changes` of rows of inodes
 /// 4. `others`: these are applied either one by one, or kind by kind in this order: rows of chunks that are
 ///    dropped or replaced; rows that are appended; slices that are shared; garbage that is dropped;
-///    everything else. A stage either puts the rule of a quota, or drops the quota, or charges it; likewise it either
-///    puts an ACL, or condemns it, or drops it.
+///    everything else. A stage either puts the rule of a quota, or drops the quota, or charges it; likewise
+///    it either puts an ACL, or condemns it, or drops it.
 #[derive(Debug, Default)]
 pub struct Stage<'e> {
     pub drops: Vec<Ino>,
@@ -44,8 +44,8 @@ pub struct InodeChange {
     pub access_revs: u64,
 }
 
-/// The change of a count by several effects, none of which makes it negative: the result is the count plus
-/// `added`, but at least `least`.
+/// The change of a count by several effects, each of which stops at 0: the result is the count plus `added`,
+/// but at least `least`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     pub added: i64,
@@ -86,7 +86,8 @@ impl Size {
 }
 
 /// Divides the effects of one transaction, or of a conflict-free group of transactions
-/// ([`meta::conflict_free_groups`]), into stages. Effects stay in their order; a stage takes as many as possible.
+/// ([`meta::conflict_free_groups`]), into stages. Effects stay in their order; a stage takes as many as
+/// possible.
 pub fn stages<'e>(effects: impl IntoIterator<Item = &'e Effect>) -> Vec<Stage<'e>> {
     let mut stages = Vec::new();
     let mut stage = Stage::default();
@@ -180,7 +181,8 @@ struct Seen<'e> {
     records: HashSet<Part<'e>>,
     /// Whether an effect changes the number of references to a slice, or garbage.
     sharing: bool,
-    /// Each quota and ACL, and whether all changes of it commute: a quota is only charged, an ACL only put.
+    /// Each quota and ACL that changes, and whether its changes commute: a quota is only charged, an ACL only
+    /// put.
     commuting: HashMap<Part<'e>, bool>,
     /// Whether an effect corrects the usage, which must be the last effect of its stage.
     usage_corrected: bool,

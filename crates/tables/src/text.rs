@@ -18,7 +18,7 @@ pub fn joined<T: Display>(items: impl IntoIterator<Item = T>, between: &str) -> 
     text
 }
 
-/// Replaces `?1`, `?2` and so on by these values, of which there are at most nine.
+/// Replaces `?1`, `?2` and so on by the values. There must be at most nine values.
 pub fn fill<T: Display>(text: &str, values: &[T]) -> String {
     let put = |text: String, (place, value): (u8, &T)| text.replace(&format!("?{place}"), &value.to_string());
     (1..).zip(values).fold(text.to_owned(), put)

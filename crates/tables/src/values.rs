@@ -1,4 +1,5 @@
-//! The values of records as stored in columns, in the order of the rows of replies: the reverse of `reply.rs`.
+//! The values of records as stored in columns, in the order of the rows of replies: the reverse of
+//! `reply.rs`.
 //!
 //! Numbers have 64 bits, some signed and some unsigned; an engine whose columns are all signed stores the
 //! same bits.
