@@ -3,17 +3,17 @@
 //! The log is polled. Commits do not become visible in the order of their sequence numbers, so new rows are
 //! found by snapshots: a row is new if the transaction that wrote it was still running, or had not begun, in
 //! the snapshot of the previous poll, and is visible to this poll. So each row is reported exactly once, as
-//! soon as it is visible, and none is missed, however long a transaction runs. NOTIFY is not used, because all
-//! commits that use it take one lock.
+//! soon as it is visible, and none is missed, however long a transaction runs. NOTIFY is not used, because
+//! all commits that use it take one lock.
 //!
 //! Old rows are removed (function `trim`). No clock can tell whether the stream has read them, because this
 //! machine may have been suspended. So each removal stores the greatest xid of the removed rows: the mark.
 //! The stream may have missed a row in two cases:
 //!
 //! - the mark is equal to or above the xmax of the previous poll's snapshot;
-//! - a transaction that was running in that snapshot has ended and left no row, and its xid is equal to or below
-//!   the mark. A transaction of another program that ran for longer than rows are kept also causes this case; the
-//!   stream then ends without need, and is opened again.
+//! - a transaction that was running in that snapshot has ended and left no row, and its xid is equal to or
+//!   below the mark. A transaction of another program that ran for longer than rows are kept also causes this
+//!   case; the stream then ends without need, and is opened again.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The numbers by which the functions of the server and this code name guards, effects and rows of replies.
-//! `functions.sql` writes each as a colon and its name. It does the same for the kinds of rows that all engines on
-//! SQL servers share ([`tables::kind`]).
+//! `functions.sql` writes each as a colon and its name, also the kinds of rows that all SQL engines share
+//! ([`tables::kind`]).
 
 use tables::kind;
 
@@ -46,15 +46,15 @@ codes! {
     GUARD_QUOTA_INODES = 181;
     GUARD_QUOTA_BLOCKS = 182;
 
-    /// The bits of the columns of an inode that a change sets; the last one stands for all columns that access
-    /// depends on.
+    /// The bits of the columns of an inode that a change sets; the last one stands for all columns that
+    /// access depends on.
     SETS_ATIME = 1;
     SETS_MTIME = 2;
     SETS_CTIME = 4;
     SETS_PARENT = 8;
     SETS_ACCESS = 16;
 
-    /// Effects of function `rest`. Those that put rows have the kind of the row.
+    /// Effects of function `rest`. An effect that puts a row has the kind of that row.
     EFFECT_DROP_SLICES = 1;
     EFFECT_REPLACE_ROWS = 2;
     /// A new row of an [`EFFECT_REPLACE_ROWS`].

@@ -44,8 +44,8 @@ impl<const NUMBERS: usize, const STRINGS: usize> Rows<NUMBERS, STRINGS> {
         self.numbers.0.iter().map(column).chain(self.strings.iter().map(column))
     }
 
-    /// The first columns as one argument each, then all numbers together as one argument, then the strings. The
-    /// numbers are one argument, because an argument costs the server more than a number.
+    /// The first columns as one argument each, then all numbers together as one argument, then the strings.
+    /// The numbers are one argument, because an argument costs the server more than a number.
     pub(crate) fn matrix(&self, first: usize) -> impl Iterator<Item = Arg<'_>> {
         let numbers = self.numbers.0.iter().take(first).map(column).chain([&self.numbers as Arg<'_>]);
         numbers.chain(self.strings.iter().map(column))

@@ -6,10 +6,10 @@
 //! with `full` set. An existing id or inode is rare: an operation is repeated only after its connection was
 //! lost, and no operation uses an inode number again.
 //!
-//! A commit that a session guards takes an advisory lock on the session in shared mode, before the statement that
-//! reads the session. A commit that removes the session or ends a term takes the lock exclusively. Without the
-//! lock, the removal could be committed after that statement and before the end of the commit. Commits and renewals
-//! share the lock, so they do not wait for each other.
+//! A commit that a session guards takes an advisory lock on the session in shared mode, before the statement
+//! that reads the session. A commit that removes the session or ends a term takes the lock exclusively.
+//! Without the lock, the removal could be committed after that statement and before the end of the commit.
+//! Commits and renewals share the lock, so they do not wait for each other.
 
 use host::HashMap;
 use meta::{EngineError, Guard, Inode, Outcome, Seq, Snapshot, Txn, conflict_free_groups};
@@ -54,8 +54,8 @@ fn claim(shared: &Shared, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Engi
     })
 }
 
-/// Commits a group in one call. If the server asks for smaller parts, or if the effects of the group need several
-/// stages, commits each half in the same way.
+/// Commits a group in one call. If the server asks for smaller parts, or if the effects of the group need
+/// several stages, commits each half in the same way.
 fn commit_group(shared: &Shared, group: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
     in_halves(group, &mut |part| {
         // Returns `None` if the server asks for smaller parts. A single transaction is then sent with

@@ -95,10 +95,10 @@ impl Target {
     }
 }
 
-/// Settings of the session. Every statement of this engine finds its rows by a key. The settings enforce that,
-/// because the planner may have seen a table only when it was empty.
+/// Settings of the session. Every statement of this engine finds its rows by a key. The settings enforce
+/// that, because the planner may have seen a table only when it was empty.
 fn session_options(params: &Params, schema: Option<&str>) -> String {
-    // The server gives up a little earlier than the client, so that it is usually known that nothing
+    // The server gives up a little earlier than the client, so that the client usually learns that nothing
     // happened.
     let statement_timeout_ms = (params.op_timeout.as_millis() * 7 / 8).max(1);
     let mut options = format!(

@@ -24,10 +24,13 @@ const OLDEST: u32 = 130_000;
 
 impl PostgresEngine {
     /// Opens the volume in the database that `url` names. Creates its tables if `create` is true and they do
-    /// not exist. Converts tables of the version before, unless a client of that version uses them.
+    /// not exist. Converts tables of the previous version, unless a client of that version uses them.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError::Config`] if the URL is invalid, or the server or the encoding of its database is not
+    /// supported; [`OpenError::Missing`] if there is no volume and `create` is false; [`OpenError::Newer`]
+    /// and [`OpenError::Older`] for a version of the tables that cannot be used; [`OpenError::InUse`] if a
+    /// client of the previous version uses them; [`OpenError::Engine`] for everything else.
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
         let (target, params) = Target::parse(url)?;
         let tables = Tables::new(&params.table_prefix);
@@ -41,7 +44,7 @@ impl PostgresEngine {
         })?;
         let refuse = |what: String| Err(OpenError::Config(format!("{name}: {what}")));
         if version_num.parse::<u32>().ok().is_none_or(|number| number < OLDEST) {
-            return refuse(format!("the server is older than PostgreSQL 13 ({version})"));
+            return refuse(format!("the server runs PostgreSQL {version}: use version 13 or newer"));
         }
         if encoding != "UTF8" {
             return refuse(format!(

@@ -1,6 +1,7 @@
 -- The functions that requests call. @ is the table prefix. A colon and a name in capitals is a number of
--- code.rs or of the crate tables. # is a suffix computed from this text, so that clients of different versions
--- each call their own functions. The row of a reply is its kind, its numbers and its byte strings: see read.rs.
+-- code.rs or of the crate tables. # is a suffix computed from this text, so that clients of different
+-- versions each call their own functions. The row of a reply is its kind, its numbers and its byte strings:
+-- see read.rs.
 
 CREATE OR REPLACE FUNCTION @blocks#(kind bigint, size bigint, xattr_blocks bigint)
 RETURNS bigint LANGUAGE sql IMMUTABLE AS $f$
@@ -138,9 +139,9 @@ BEGIN
             END);
 END $f$;
 
--- Evaluates a guard on a quota. An absent quota has no limits. A guard that names an outer quota fails on it. In
--- PL/pgSQL, because servers before PostgreSQL 18 plan the query of a function in SQL again in each statement that calls
--- it.
+-- Evaluates a guard on a quota. An absent quota has no limits, but a guard that names an outer quota fails on
+-- it. The function is in PL/pgSQL, because servers before PostgreSQL 18 plan the query of an SQL function
+-- again in each statement that calls the function.
 CREATE OR REPLACE FUNCTION @fits#(p_what bigint, p_kind bigint, p_number bigint, p_value bigint)
 RETURNS boolean LANGUAGE plpgsql STABLE AS $f$
 BEGIN RETURN (SELECT coalesce(bool_and(CASE p_what
@@ -232,8 +233,9 @@ DO $d$ BEGIN
         -- sessions that are checked or changed, the terms that must be open, and the sessions whose lock is
         -- taken exclusively
         s bigint[], s_term bigint[], s_exclusive bigint[],
-        -- quotas to lock; the rows: kind, number; the inodes and blocks that are included in the values of its guards because
-        -- other transactions may add them before, or -1 if a transaction of the group removes some
+        -- quotas to lock. The rows of q: kind; number; the inodes, and the blocks, that the values of the
+        -- guards include because other transactions of the group may add them first. Both are -1 if a
+        -- transaction of the group releases inodes or blocks
         q bigint[],
         lock bigint[], rev bigint[], -- inodes, and the access_rev that each must have, or NULL
         -- guards
@@ -243,10 +245,11 @@ DO $d$ BEGIN
         -- changes of other inodes. The rows of c: 1 transaction, 2 ino, 3 links to add, 4 the minimum of the
         -- link count after that, 5 the minimum of the size, 6 the length that the size is cut to before that,
         -- 7 a bit mask of the columns that are set (:SETS_ATIME and others): 8 atime, 9 mtime, 10 ctime, 11
-        -- parent, 12 mode, 13 uid, 14 gid; 15 the increment of access_rev; 16 xattr blocks to add, 17 the minimum
-        -- of the xattr blocks after that, 18 quota tag. The array has no NULLs, because PostgreSQL would then scan it from
-        -- its start for each access. Rows of one transaction and stage are adjacent, ordered by inode. If
-        -- there are several transactions, the combined changes of all of them to an inode have the number 0.
+        -- parent, 12 mode, 13 uid, 14 gid; 15 the increment of access_rev; 16 xattr blocks to add, 17 the
+        -- minimum of the xattr blocks after that, 18 quota tag. The array has no NULLs, because PostgreSQL
+        -- would then scan it from its start for each access. Rows of one transaction and stage are adjacent,
+        -- ordered by inode. If there are several transactions, the combined changes of all of them to an
+        -- inode have the number 0.
         c_t bigint[], c_ino bigint[], c bigint[], c_acl bytea[], c_default bytea[],
         -- dirents that are put (e) or deleted (x); inodes that are deleted (d)
         e_t bigint[], e_parent bigint[], e_ino bigint[], e_kind bigint[], e_name bytea[],
@@ -439,12 +442,12 @@ BEGIN
     END IF;
 END $f$;
 
--- Commits a group of transactions (see commit.rs): takes the locks, checks the guards, applies the effects. If v_full is true,
--- checks all guards and finds repeated operations, and applies only the transactions whose guards hold. Otherwise all guards
--- are known to hold, and the whole call fails with unique_violation if an inode to be created exists, if one of
--- several names to be put exists, or if an operation was applied before. There is no block with EXCEPTION, because it would
--- cost each commit a subtransaction. The server spends most of its time on preparing expressions, so a statement with few
--- expressions is worth a branch.
+-- Commits a group of transactions (see commit.rs): takes the locks, checks the guards, applies the effects.
+-- If v_full is true, checks all guards and finds repeated operations, and applies only the transactions whose
+-- guards hold. Otherwise all guards are known to hold, and the whole call fails with unique_violation if an
+-- inode to be created exists, if one of several names to be put exists, or if an operation was applied
+-- before. There is no block with EXCEPTION, because it would cost each commit a subtransaction. The server
+-- spends most of its time on preparing expressions, so a statement with few expressions is worth a branch.
 -- Its plans are generic and made once per connection: plans for given arrays look cheaper, but planning each
 -- one costs as much as running it.
 CREATE OR REPLACE FUNCTION @commit#(p @args#)
@@ -464,8 +467,8 @@ DECLARE
     v_named boolean := false; -- whether all names were put
     v_times boolean; -- whether only times and link counts change
 BEGIN
-    -- Every call takes its locks in the same order: sessions by number, ACLs, room, new quotas, inodes by number, counters by
-    -- name, quotas by key, shared slices, a shard of the usage.
+    -- Every call takes its locks in the same order: sessions by number, ACLs, room, new quotas, inodes by
+    -- number, counters by name, quotas by key, shared slices, a shard of the usage.
     --
     -- A commit that is guarded by a session or by one of its terms holds the session's lock shared until it
     -- ends. A commit that removes the session or ends terms holds the lock exclusively. The lock is taken
@@ -479,7 +482,8 @@ BEGIN
                 ELSE pg_advisory_xact_lock_shared('@session'::regclass::oid::int, (v_session & 2147483647)::int) END IS NULL;
         END LOOP;
     END IF;
-    -- A commit that makes an inode refer to an ACL holds this lock shared. A commit that condemns ACLs holds it exclusively.
+    -- A commit that makes an inode refer to an ACL holds this lock shared. A commit that condemns or removes
+    -- ACLs holds it exclusively.
     IF p.acls > 0 THEN
         v_locked := CASE WHEN p.acls > 1 THEN pg_advisory_xact_lock('@acl'::regclass::oid::int, 0)
             ELSE pg_advisory_xact_lock_shared('@acl'::regclass::oid::int, 0) END IS NULL;
@@ -497,7 +501,8 @@ BEGIN
         IF v_room.tight AND NOT v_room_exclusive THEN
             RAISE EXCEPTION 'the volume is nearly full' USING ERRCODE = 'LM001';
         END IF;
-        -- One of several transactions may get the room that another one frees or does not use.
+        -- Ask for smaller parts, because one of several transactions may get the room that another one frees
+        -- or does not use.
         IF NOT v_room.fits AND NOT v_room.shut AND cardinality(p.session) > 1 THEN
             RAISE EXCEPTION 'there may be no room for all' USING ERRCODE = 'LM001';
         END IF;
@@ -527,8 +532,8 @@ BEGIN
             ORDER BY r.kind, r.number FOR NO KEY UPDATE OF r;
         IF EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b, p.g_c) g (what, a, b, c)
                    WHERE g.what >= :GUARD_QUOTA AND NOT @fits#(g.what, g.a, g.b, g.c)) THEN
-            -- Ask for smaller parts, because one transaction may get what another frees; but not if each failing
-            -- transaction would fail even without the others.
+            -- Ask for smaller parts, because one transaction may get what another frees; but not if each
+            -- failing transaction would fail even without the others.
             IF cardinality(p.session) > 1 AND EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b, p.g_c) g (what, a, b, c), generate_subscripts(p.q, 2) i
                 WHERE g.what >= :GUARD_QUOTA AND g.a = p.q[1][i] AND g.b = p.q[2][i] AND NOT @fits#(g.what, g.a, g.b, g.c) AND
                     (g.what = :GUARD_QUOTA OR @fits#(g.what, g.a, g.b, g.c - nullif(p.q[g.what - :GUARD_QUOTA + 2][i], -1)))) THEN
@@ -749,9 +754,9 @@ BEGIN
     END IF;
 END $f$;
 
--- Evaluates the guards on the room. tight: concurrent additions could make one fail. fits: all hold, with
--- their bounds tightened. shut: no transaction of the group gets room, because no guard holds even with its
--- original bounds and every transaction that changes something has one.
+-- Evaluates the guards on the room. tight: additions by other calls could make a guard fail. fits: all guards
+-- hold, with their bounds tightened. shut: no transaction of the group gets room, because no guard holds even
+-- with its original bounds, and every transaction that changes something has a guard.
 CREATE OR REPLACE FUNCTION @room#(p @args#, OUT tight boolean, OUT fits boolean, OUT shut boolean)
 LANGUAGE plpgsql AS $f$
 DECLARE

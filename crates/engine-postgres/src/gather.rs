@@ -4,10 +4,10 @@
 //! names last. If this order would change the meaning of a transaction's effects, they are divided into
 //! several stages, which are applied one after another.
 //!
-//! The number of commits per second depends on the CPU time that a commit costs the server. PL/pgSQL expands every
-//! array argument separately, so all arguments are sent as one composite value. In it, an array without rows is
-//! NULL, and the numbers of quotas and of new or changed inodes are one matrix each. The client combines the changes
-//! that all transactions of a group make to the same inode.
+//! The number of commits per second depends on the CPU time that a commit costs the server. PL/pgSQL expands
+//! every array argument separately, so all arguments are sent as one composite value. In it, an array without
+//! rows is NULL, and the numbers of quotas and of new or changed inodes are one matrix each. The client
+//! combines the changes that all transactions of a group make to the same inode.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,8 @@ use crate::code;
 use crate::columns::{Arg, Rows, acl, int, locks_text, rows_text};
 
 /// A group as sent to the server. Type `args` in `functions.sql` describes the columns. The first number of a
-/// guard or an effect is the number of its transaction; of an effect, the bits above the lower 16 hold the stage.
+/// guard or an effect is the number of its transaction; in an effect, the bits above the lower 16 hold the
+/// stage.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     pub(crate) head: Head,
@@ -55,8 +56,9 @@ pub(crate) struct Gathered {
     combined: BTreeMap<i64, InodeChange>,
 }
 
-/// The most that the transactions of a group add to the usage, and to each quota, before the last transaction that
-/// checks it.
+/// The most that the transactions of a group can add to the usage before the last guard on the room, and to
+/// each quota before the last guard on that quota. The bounds of the guards are tightened by it, so that one
+/// check before all effects suffices.
 struct Ahead<'t> {
     txns: &'t [Txn],
     room: Usage,
@@ -73,16 +75,16 @@ pub(crate) struct Head {
     pub(crate) stages: i32,
     /// How to lock the ACLs: not (0), shared (1), exclusively (2).
     acls: i32,
-    /// Whether to lock the counters: settings or counters are read or changed, the rule of a quota is changed, or the
-    /// usage is corrected.
+    /// Whether to lock the counters: settings or counters are read or changed, the rule of a quota is
+    /// changed, or the usage is corrected.
     numbers: bool,
-    /// Whether to check all guards in full, because the faster checks do not cover one of them, or because inserts
-    /// found an existing row.
+    /// Whether to check all guards in full, because the faster checks do not cover one of them, or because
+    /// inserts found an existing row.
     pub(crate) full: bool,
-    /// Whether guards on inodes or names must be checked after the locks are taken: neither the locking statement
-    /// nor the insertion of names checks them.
+    /// Whether guards on inodes or names must be checked after the locks are taken, because neither the
+    /// locking statement nor the insertion of names checks them.
     recheck: bool,
-    /// Whether each name that is put has a guard that requires that the name does not exist, and there is one stage.
+    /// Whether there is one stage, and each name that is put has a guard [`Guard::DirentAbsent`].
     fresh: bool,
     /// Whether a change may change the blocks that an existing inode uses.
     sized: bool,
@@ -90,8 +92,8 @@ pub(crate) struct Head {
     combined: bool,
     /// Whether there is a [`Guard::Room`]: a limit of the volume's inodes and blocks.
     room: bool,
-    /// Whether the server takes the lock on the room exclusively. Set if the server refused this transaction, the only
-    /// one of its group, because others could use up the room.
+    /// Whether the server takes the lock on the room exclusively. Set if this single transaction is sent
+    /// again, because the server refused it at first: other commits could use up the room.
     pub(crate) careful: bool,
     /// Whether to remove old transactions from the log.
     pub(crate) trim: bool,
@@ -109,8 +111,8 @@ impl Gathered {
         let (inodes, blocks) = (bound(ahead.inodes), bound(ahead.blocks));
         let head = Head { stages: 1, careful, fresh: true, ahead: [inodes, blocks], ..Head::default() };
         let mut all = Gathered { head, ..Gathered::default() };
-        // Usually one session and the same quotas guard all transactions. Such a guard is sent once, because each takes
-        // time.
+        // Usually one session and the same quotas guard all transactions. Such a guard is sent once, because
+        // each guard costs the server time.
         let is_common = |guard: &&Guard| {
             matches!(guard.part(), Session(_) | Quota(_) | Acl(_))
                 && txns.iter().all(|txn| txn.guards.contains(guard))
@@ -132,12 +134,13 @@ impl Gathered {
                 all.effects(t, &txn.effects);
             } else {
                 all.head.recheck = true;
-                // The quotas and ACLs of a transaction without effects are not locked, and the server checks them outside
-                // of the full check only if it locks some.
+                // A transaction without effects locks no quotas and ACLs. If a call locks none, the server
+                // checks the guards on them only in the full check.
                 all.head.full |= txn.guards.iter().any(|guard| matches!(guard.part(), Quota(_) | Acl(_)));
             }
         }
-        // An insert that may replace dirents does not detect an existing one, so `DirentAbsent` is checked before it.
+        // With several stages, the insert may replace dirents, so it does not detect an existing one. Then
+        // `DirentAbsent` must be checked before.
         all.head.fresh &= all.head.stages == 1;
         all.head.recheck |= !all.head.fresh;
         let LockSet { sessions, inos, volume, acls, quotas, uncertain_quotas, .. } = &all.to_lock;
@@ -286,8 +289,8 @@ impl Gathered {
             let t = i64::from(number) << 16 | t;
             stage.drops.iter().for_each(|ino| self.drops.push(&[t, int(ino.0)], &[]));
             stage.puts.iter().for_each(|inode| self.puts.line(&[t], &Line::inode(inode)));
-            // Send the inodes in the server's order, because the server finds the position of each inode by binary
-            // search.
+            // Send the inodes in the server's order, because the server finds the position of each inode by
+            // binary search.
             let changes = stage.changes.into_iter().map(|(ino, change)| (int(ino.0), change));
             for (ino, change) in changes.collect::<BTreeMap<_, _>>() {
                 self.head.sized |= change.moves_usage();
@@ -298,8 +301,8 @@ impl Gathered {
         }
     }
 
-    /// Adds the change of an inode. The link count and the number of xattr blocks change by `added`, but not below
-    /// `least`. The size is first cut to the upper bound, then raised to the lower bound.
+    /// Adds the change of an inode. The link count and the number of xattr blocks change by `added`, but not
+    /// below `least`. The size is first cut to the upper bound, then raised to the lower bound.
     fn change(&mut self, t: i64, ino: i64, change: &InodeChange) {
         let (low, high) = change.size.bounds();
         let access = change.access;
@@ -312,8 +315,8 @@ impl Gathered {
             access.map(|access| int(access.uid)),
             access.map(|access| int(access.gid)),
         ];
-        // SETS_ACCESS is the bit of the mode. It also covers uid, gid, quota tag and ACLs, which are set together with
-        // the mode, so the last two values of `given` have no bit.
+        // SETS_ACCESS is the bit of the mode. It also covers uid, gid, quota tag and ACLs, which are set
+        // together with the mode, so the last two values of `given` have no bit.
         let bits =
             [code::SETS_ATIME, code::SETS_MTIME, code::SETS_CTIME, code::SETS_PARENT, code::SETS_ACCESS];
         let which = bits.iter().zip(given).filter(|(_, number)| number.is_some()).map(|(bit, _)| bit).sum();

@@ -1,9 +1,9 @@
--- The log rows that became visible after the snapshot $1, that of the previous poll. Each has the snapshot of this
--- poll and the flag `missed`: rows that the previous poll could not see may have been removed. If there are no such
--- rows, there is one row with seq NULL.
+-- The log rows that became visible after $1, the snapshot of the previous poll. Each row of the result also
+-- has the snapshot of this poll and the flag `missed`: rows that the previous poll could not see may have
+-- been removed. If no log row became visible, the result is one row with seq NULL.
 --
--- mark: the greatest xid that function `trim` removed, stored in the log row with session and op -2. It is ignored
--- if it is in this server's future: the tables may come from a pg_dump of another server.
+-- mark: the greatest xid that function `trim` removed, stored in the log row with session and op -2. It is
+-- ignored if it is in this server's future: the tables may come from a pg_dump of another server.
 WITH now AS MATERIALIZED (
     SELECT s.snapshot, m.xid AS mark FROM pg_current_snapshot() s (snapshot)
     LEFT JOIN @log m ON m.session = -2 AND m.op = -2 AND m.xid < pg_snapshot_xmax(s.snapshot)),

@@ -31,8 +31,8 @@ fn value<'a>(arg: &'a Arg<'_>) -> Box<dyn ToSql + Sync + 'a> {
     }
 }
 
-/// The dirents of a directory are returned, if requested, together with their inodes, and with each ACL of
-/// these inodes once.
+/// The statement of a scan. If the scan of a directory includes inodes, it returns these after the dirents,
+/// and then, if requested, each ACL of these inodes once.
 fn statement(scan: &Scan, Select { table, from, range, .. }: &Select<'_>) -> String {
     let page = format!("WITH page AS MATERIALIZED (SELECT r.* FROM {from} {range})");
     let sql = match scan {

@@ -11,8 +11,8 @@ pub const VERSION: u64 = 4;
 
 const TABLES: &str = concat!(include_str!("schema.sql"), include_str!("quota.sql"));
 
-/// Converts the tables from version 3, which had no quotas. Every commit of a client of that version writes to the
-/// column that is renamed, and so fails from then on.
+/// Converts the tables from version 3, which had no quotas. Every commit of a client of that version writes
+/// to the column that is renamed, and so fails from then on.
 const UPGRADE: &str = concat!(
     "ALTER TABLE @log RENAME COLUMN touched TO invalidations; ",
     "ALTER TABLE @node ADD COLUMN quota bigint NOT NULL DEFAULT 0; ",
@@ -58,7 +58,7 @@ impl Tables {
         ))
     }
 
-    /// The statements that drop the tables and functions, unless a volume was formatted there since.
+    /// The statements that drop the tables and functions. They drop nothing if the tables hold a volume.
     pub(crate) fn remove(&self) -> String {
         self.text(&format!("{LOCK}; {}", include_str!("remove.sql")))
     }
@@ -108,7 +108,8 @@ fn fnv(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    /// The list in `remove.sql` also has the functions of earlier versions, so it is not derived from `functions.sql`.
+    /// The list in `remove.sql` also has the functions of earlier versions, so it is not derived from
+    /// `functions.sql`.
     #[test]
     fn every_function_is_dropped_with_the_volume() {
         let (_, listed) = include_str!("remove.sql").split_once("'^@(").unwrap();

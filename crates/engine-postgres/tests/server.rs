@@ -416,8 +416,8 @@ fn hanging_server_times_out_and_is_used_again() {
     let url = server.url("op_timeout=1s&connect_timeout=1s&sslmode=disable");
     let engine = until_done(|| PostgresEngine::open(&url, false));
     let create = create(2, 10);
-    // A connection is needed that has committed, because a request that cannot connect or prepare its statement was
-    // certainly not sent.
+    // A connection is needed that has committed, because a request that cannot connect or prepare its
+    // statement was certainly not sent.
     let other = put_dir(3);
     persistently(|| engine.commit(std::slice::from_ref(&other)));
     server.stop(true);
@@ -990,8 +990,8 @@ fn old_transactions_are_removed_from_the_log() {
 /// After a suspension, a client must learn that rows it has not read are gone. Its own clock cannot tell.
 #[test]
 fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
-    // This test has a server of its own, because a stream also ends if another test's transaction ran for longer than
-    // rows are kept.
+    // This test has a server of its own, because a stream also ends if another test's transaction ran for
+    // longer than rows are kept.
     let server = Server::fast();
     let engine = PostgresEngine::open(&server.url("sslmode=disable"), true).unwrap();
     commit(&engine, put_dir(2)).unwrap();
