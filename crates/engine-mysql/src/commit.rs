@@ -14,8 +14,8 @@
 //! are applied if there is room for all of them, in the volume and in each quota; otherwise they are applied
 //! one by one, in order.
 //!
-//! The server parses each statement anew, which costs 40 to 100 µs of its CPU time. So one statement checks all
-//! guards of a part, and one changes all inodes of which the same columns change.
+//! The server parses each statement anew, which costs 40 to 100 µs of its CPU time. So one statement checks
+//! all guards of a part, and one changes all inodes of which the same columns change.
 
 use std::collections::BTreeSet;
 
@@ -48,9 +48,10 @@ pub(crate) fn commit(conn: &mut Connection, txns: &[Txn], label: Seq) -> Result<
     }
 }
 
-/// Sends a script. Unless `careful` is set, it fails as a whole if a new inode has the number of an existing one;
-/// a script of several transactions also fails if a guard does not hold or if an operation is a repetition. No
-/// operation uses an inode number again, so only a careful script has statements for that failure.
+/// Sends a script. Unless `careful` is set, it fails as a whole if a new inode has the number of an existing
+/// one; a script of several transactions also fails if a guard does not hold or if an operation is a
+/// repetition. No operation uses an inode number again, so only a careful script has statements that replace
+/// an existing inode.
 fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Result<Vec<Outcome>, Failure> {
     let mut script = Script::default();
     let writes = txns.iter().any(|txn| !txn.effects.is_empty());
@@ -83,7 +84,7 @@ fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Re
         let summary = next()?;
         let summary = plain(summary.first().ok_or(Malformed("a part has no result"))?);
         let Some(repeated) = summary.optional(1)? else {
-            // Only a part with a single transaction reports this.
+            // Only a part with a single transaction reports a conflict.
             outcomes.push(Outcome::Conflict(read::snapshot(&next()?, label, &keys(part))?));
             continue;
         };
@@ -107,9 +108,9 @@ fn limits(txns: &[Txn]) -> impl Iterator<Item = &Guard> {
     txns.iter().flat_map(|txn| &txn.guards).filter(|guard| matches!(guard, Guard::Room { .. }))
 }
 
-/// Locks the volume's row, if necessary, the inodes, the quotas, and the sessions that need an exclusive
-/// lock. Returns the rows of the inodes. The insertion of a new inode locks it, so its row is selected here
-/// only if `careful` is set.
+/// Writes the statements that lock the volume's row, if necessary, the inodes, the quotas, and the sessions
+/// that need an exclusive lock. They return the rows of the inodes. The insertion of a new inode locks it, so
+/// its row is selected here only if `careful` is set.
 fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     let mut locks = LockSet::default();
     txns.iter().for_each(|txn| locks.add(txn));
@@ -118,7 +119,8 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     let mut tight: BTreeSet<_> =
         limits(txns).map(|limit| format!("NOT {}", guard::room(limit, most, true))).collect();
     let limited = !tight.is_empty();
-    // Two commits that insert quotas could meet in a deadlock, because one cannot lock a row before it exists.
+    // Two commits that insert quotas could meet in a deadlock, because one cannot lock a row before it
+    // exists.
     if !uncertain_quotas.is_empty() {
         let (count, rows) = (uncertain_quotas.len(), guard::quotas(&uncertain_quotas));
         tight.insert(format!("(SELECT COUNT(*) < {count} FROM `@quota` WHERE {rows})"));
@@ -152,8 +154,8 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
             guard::quotas(&quotas)
         ));
     }
-    // These locks wait for the commits in flight in these sessions; later commits and renewals wait for them. The
-    // guards take shared locks on the other sessions.
+    // These locks wait for in-flight commits of these sessions. Later commits and renewals wait for these
+    // locks. The guards take shared locks on the other sessions.
     for (session, _) in sessions.iter().filter(|(_, is_exclusive)| **is_exclusive) {
         let rows = of_session(*session);
         script.put(format!(

@@ -69,8 +69,8 @@ impl Config {
              sql_mode = 'STRICT_ALL_TABLES,NO_UNSIGNED_SUBTRACTION,NO_AUTO_VALUE_ON_ZERO' \
              /*M!, max_statement_time = {seconds} */"
         );
-        // If a request is not written within `op_timeout`, or its reply does not arrive within `op_timeout`, the
-        // connection is lost.
+        // If a request is not written within `op_timeout`, or its reply does not arrive within `op_timeout`,
+        // the connection is lost.
         let opts = OptsBuilder::new()
             .ip_or_hostname(Some(&host.name))
             .tcp_port(host.port.unwrap_or(PORT))

@@ -102,7 +102,7 @@ fn put_inodes(script: &mut Script, inodes: &[Inode], careful: bool) {
     script.put(insert(&inodes.iter().map(Line::inode).collect::<Vec<_>>()));
 }
 
-/// Inserts rows into one table; each has all its columns.
+/// The statement that inserts rows into one table. All rows have values for the same columns.
 fn insert(lines: &[Line<'_>]) -> String {
     let [table, columns, _] = lines.first().map(parts).unwrap_or_default();
     let rows = list(lines.iter().map(|line| format!("({})", literals(line))));
@@ -171,8 +171,8 @@ fn assignments(change: &InodeChange) -> ColumnLiterals {
     row
 }
 
-/// Writes an effect that is not combined with others: on the data of an inode, or on a record that belongs to no
-/// inode.
+/// Writes an effect that is not combined with others: on the data of an inode, or on a record that belongs to
+/// no inode.
 fn other(script: &mut Script, effect: &Effect) {
     let with = |line: Line<'_>, more: [String; 2]| [&parts(&line)[1..], &more[..]].concat();
     match effect {
@@ -203,8 +203,8 @@ fn other(script: &mut Script, effect: &Effect) {
         Effect::CondemnAcl { id } => script.run(statements!("condemn_acl"), &[bytes(&id.to_bytes())]),
         Effect::DropAcl { id } => script.run(statements!("drop_acl"), &[bytes(&id.to_bytes())]),
         _ => {
-            // The rows of `fence` are changed before the row of `session`. Commits lock the former, and renewals
-            // change the latter: see guard.rs.
+            // The rows of `fence` are changed before the row of `session`. Commits lock the former, and
+            // renewals change the latter: see guard.rs.
             match effect {
                 Effect::PutSession(session) => {
                     let row = ops(session.id, Term::NONE);

@@ -39,12 +39,13 @@ pub struct MysqlEngine {
 
 impl MysqlEngine {
     /// Connects, and checks the version of the tables. If `create` is true and there are no tables, creates
-    /// them.
+    /// them. Converts tables of the previous version, unless a client of that version uses them.
     ///
     /// # Errors
     /// [`OpenError::Config`] for invalid parameters, [`OpenError::Missing`] if there is no volume and
-    /// `create` is false, [`OpenError::Newer`] for tables of a later limenfs, [`OpenError::InUse`] if an
-    /// earlier one uses the volume, [`OpenError::Engine`] for everything else.
+    /// `create` is false, [`OpenError::Newer`] and [`OpenError::Older`] for a version of the tables that
+    /// cannot be used, [`OpenError::InUse`] if a client of the previous version uses the volume,
+    /// [`OpenError::Engine`] for everything else.
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
         let config = Config::new(url)?;
         let params = config.params.clone();
@@ -95,13 +96,14 @@ impl MysqlEngine {
         }
         let (spared, most) = (newest.0.saturating_sub(KEPT_OPS), 2 * TRIM_EVERY);
         let trimmed = self.pool.request(Intent::Read, |conn| {
-            // The ended terms are read before the range below. So all rows that earlier trims kept for these terms
-            // are below the end of that range.
+            // The ended terms are read before the range below. So all rows that earlier trims kept for these
+            // terms are below the end of that range.
             let ended = "SELECT ops FROM `@pinned` WHERE ops NOT IN (SELECT ops FROM `@fence`) LIMIT 64";
             let ended = conn.rows(ended)?;
             let upto = plain(&conn.row("SELECT upto FROM `@trimmed` WHERE id = 0")?).number(0)?;
-            // The rows are selected here, and then deleted by constant bounds. If the DELETE compared the number
-            // with an expression, some servers would read other rows too, and wait for rows that are being inserted.
+            // The rows are selected here, and then deleted by constant bounds. If the DELETE compared the
+            // number with an expression, some servers would read other rows too, and wait for rows that are
+            // being inserted.
             let rows = conn.rows(&format!(
                 "SELECT id, at, UNIX_TIMESTAMP() FROM `@log` WHERE id > {upto} AND id <= {spared} \
                  ORDER BY id LIMIT {most}"
@@ -178,7 +180,7 @@ impl Engine for MysqlEngine {
             conn.query("UPDATE `@layout` SET epoch = epoch + 1 WHERE id = 0")?;
             let kept = ["usage", "setting", "layout", "trimmed"];
             for table in schema::tables().filter(|table| !kept.contains(table)) {
-                // The table may have any size, so delete it in statements that each take little time.
+                // The table may be large, so delete its rows by statements that each take little time.
                 let delete = format!("DELETE FROM `@{table}` LIMIT {WIPE_ROWS}");
                 while conn.query(&delete).map(|_| conn.affected_rows())? >= WIPE_ROWS {}
             }

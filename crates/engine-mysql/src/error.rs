@@ -32,7 +32,9 @@ pub(crate) enum Failure {
 fn said(error: &Error) -> String {
     match error {
         // A timeout of the socket appears as these errors.
-        Error::IoError(e) if matches!(e.kind(), WouldBlock | TimedOut) => "no answer in time".to_owned(),
+        Error::IoError(e) if matches!(e.kind(), WouldBlock | TimedOut) => {
+            "no answer within op_timeout".to_owned()
+        }
         Error::IoError(e) => e.to_string(),
         // "Access denied to database"
         Error::MySqlError(e) if e.code == 1044 => {

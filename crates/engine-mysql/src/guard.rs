@@ -1,5 +1,5 @@
-//! A guard as an SQL condition. The records that it reads are locked before, or by the condition, so that it
-//! still holds when the effects are applied.
+//! A guard as an SQL condition. The records that the condition reads are locked before it is evaluated, or by
+//! the condition itself. So it still holds when the effects are applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ struct Ahead<'t> {
 fn condition(guard: &Guard, ahead: &mut Ahead<'_>, locks: bool) -> (Option<Rows>, String) {
     let record_key = guard.key();
     let key = tables::row_key(&record_key);
-    let (table, mut whose) = (key.table.name, row(&key));
+    let (table, mut columns) = (key.table.name, row(&key));
     let other = |condition: String| (None, condition);
     let (is_there, also) = match guard {
         Guard::DirentAbsent { .. } | Guard::InodeAbsent { .. } | Guard::Empty { .. } => (false, vec![]),
@@ -57,7 +57,7 @@ fn condition(guard: &Guard, ahead: &mut Ahead<'_>, locks: bool) -> (Option<Rows>
                 format!("{column} > max_{column} - {}", more.saturating_add(*ahead).min(i64::MAX as u64))
             });
             let over = joined(over.chain(["0".to_owned()]), " OR ");
-            let row = is(&whose, "=");
+            let row = is(&columns, "=");
             // An absent quota has no limits.
             return other(match outer {
                 Some(outer) => {
@@ -72,7 +72,7 @@ fn condition(guard: &Guard, ahead: &mut Ahead<'_>, locks: bool) -> (Option<Rows>
             (value.is_some(), [Some(name), value].into_iter().flatten().collect())
         }
         Guard::Counter { value, .. } => {
-            let found = format!("SELECT value FROM `@counter` WHERE {}", is(&whose, "="));
+            let found = format!("SELECT value FROM `@counter` WHERE {}", is(&columns, "="));
             return other(format!("COALESCE(({found}), 0) = {value}"));
         }
         Guard::Locks { ino, locks } => {
@@ -88,12 +88,12 @@ fn condition(guard: &Guard, ahead: &mut Ahead<'_>, locks: bool) -> (Option<Rows>
             (true, vec![("heartbeat", heartbeat.nanos().to_string())])
         }
         // The lock prevents the removal of the row until this commit ends, and a locking read sees an earlier
-        // removal. The locked row is not the one of table `session`, because then renewals and commits would wait
-        // for each other.
+        // removal. The locked row is not the one of table `session`, because then renewals and commits would
+        // wait for each other.
         Guard::Session { session, heartbeat: None } => return other(is_open(*session, Term::NONE, locks)),
         Guard::Term { session, term } => return other(is_open(*session, *term, locks)),
         Guard::Acl { .. } => {
-            let (row, mode) = (is(&whose, "="), lock_mode(locks));
+            let (row, mode) = (is(&columns, "="), lock_mode(locks));
             let condition = format!("{row} AND text NOT LIKE '{CONDEMNED}%'{mode}");
             return other(format!("EXISTS(SELECT 1 FROM `@acl` WHERE {condition})"));
         }
@@ -115,10 +115,10 @@ fn condition(guard: &Guard, ahead: &mut Ahead<'_>, locks: bool) -> (Option<Rows>
             return other(format!("IF(@tight, {exclusive}, {with_others})"));
         }
     };
-    whose.extend(also);
-    let row = is(&whose, "=");
+    columns.extend(also);
+    let row = is(&columns, "=");
     if is_there {
-        return (Some((table, whose.iter().map(|(column, _)| *column).collect())), row);
+        return (Some((table, columns.iter().map(|(column, _)| *column).collect())), row);
     }
     other(format!("NOT EXISTS(SELECT 1 FROM `@{table}` WHERE {row})"))
 }
@@ -131,8 +131,8 @@ fn lock_mode(locks: bool) -> &'static str {
     if locks { " LOCK IN SHARE MODE" } else { "" }
 }
 
-/// The condition that all of these guards of the transactions `part` hold. Rows of one table that must exist are
-/// counted, so that one subquery checks them all.
+/// The condition that all of these guards of the transactions `part` hold. Rows of one table that must exist
+/// are counted, so that one subquery checks them all.
 pub(crate) fn all_hold<'g>(guards: impl Iterator<Item = &'g Guard>, part: &[Txn], locks: bool) -> String {
     let mut ahead = Ahead { part, room: max_added_before_room_guard(part), quotas: HashMap::default() };
     // Different conditions on the same columns cannot match the same row, so the number of rows found must

@@ -25,14 +25,14 @@
 //! volume, or may insert a quota. Then it locks all `node` rows that the request names, in the order of their
 //! numbers. Attributes, slices and locks of an inode are changed only while its row is locked, and entries
 //! only while the row of their directory is locked. Then follow the rows of `quota` by key, the rows of
-//! `fence`, rows of `shared`, and last one slot of `usage`. So commits do not deadlock on these rows, and rows that do not
-//! exist need no gap locks. Rows of `acl` have no place in this order: the removal of unused ACLs may deadlock with a
-//! commit that stores them again; then one of the two is retried.
+//! `fence`, rows of `shared`, and last one slot of `usage`. So commits do not deadlock on these rows, and
+//! rows that do not exist need no gap locks. Rows of `acl` have no place in this order: the removal of unused
+//! ACLs may deadlock with a commit that stores them again; then one of the two is retried.
 //!
-//! **Sessions.** A commit that a session or term guards reads a row of table `fence` with LOCK IN SHARE MODE, in
-//! the statement that checks its guards. The removal of the session, or the end of the term, deletes the row, so
-//! it waits for commits in flight. Renewals do not change the row, so renewals and commits do not wait for each
-//! other.
+//! **Sessions.** A commit that a session or term guards reads a row of table `fence` with LOCK IN SHARE MODE,
+//! in the statement that checks its guards. The removal of the session, or the end of the term, deletes the
+//! row, so it waits for commits in flight. Renewals do not change the row, so renewals and commits do not
+//! wait for each other.
 
 mod commit;
 mod config;

@@ -1,8 +1,8 @@
 //! One statement answers any number of record keys, so that all records are of one moment: at READ COMMITTED,
 //! each statement has its own snapshot.
 //!
-//! The statement is a union of selects whose rows the crate `tables` describes. A row consists of its
-//! kind, and of as many numbers and byte strings as a row of any kind has; each select fills those that it needs.
+//! The statement is a union of selects whose rows the crate `tables` describes. A row consists of its kind,
+//! and of as many numbers and byte strings as a row of any kind has; each select fills those that it needs.
 //! Record keys of one kind form one select, which returns no row twice.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,20 +33,20 @@ pub(crate) fn statement(keys: &[RecordKey]) -> String {
     for key in keys {
         let (row_key, mut source) = (tables::row_key(key), RowSource::of_record(key));
         let row = row(&row_key).into_iter().map(|(column, value)| (format!("r.{column}"), value));
-        let mut whose = is(&row.collect::<Vec<_>>(), "=");
+        let mut condition = is(&row.collect::<Vec<_>>(), "=");
         if let RecordKey::Empty(ino) = key {
-            whose = format!("EXISTS(SELECT 1 FROM {} WHERE {whose})", source.from);
+            condition = format!("EXISTS(SELECT 1 FROM {} WHERE {condition})", source.from);
             (source.numbers, source.from) = (vec![ino.to_string()], "DUAL".to_owned());
         }
-        selects.entry(select(&source)).or_default().insert(whose);
+        selects.entry(select(&source)).or_default().insert(condition);
     }
     if selects.is_empty() {
         return "SELECT 0 FROM DUAL WHERE 0".to_owned();
     }
-    let each = |(select, whose): (String, BTreeSet<String>)| {
-        // With several conditions to choose an index for, a server may treat a full scan as cheap.
-        let hint = if whose.len() > 1 { " AS r FORCE INDEX (PRIMARY)" } else { " AS r" };
-        format!("{} WHERE {}", select.replacen(" AS r", hint, 1), joined(whose, " OR "))
+    let each = |(select, conditions): (String, BTreeSet<String>)| {
+        // If there are several conditions, a server may prefer a full scan to the index.
+        let hint = if conditions.len() > 1 { " AS r FORCE INDEX (PRIMARY)" } else { " AS r" };
+        format!("{} WHERE {}", select.replacen(" AS r", hint, 1), joined(conditions, " OR "))
     };
     joined(selects.into_iter().map(each), " UNION ALL ")
 }

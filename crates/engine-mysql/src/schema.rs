@@ -7,7 +7,7 @@ use crate::script::{PROCEDURE, Script};
 /// The version of the tables that this code reads and writes; stored in column `version` of table `layout`.
 pub const VERSION: u64 = 4;
 
-/// Creates each table that does not exist.
+/// The statements that create each table that does not exist.
 const TABLES: &str = include_str!("schema.sql");
 
 /// The tables, in the order in which a wipe empties them.
@@ -25,8 +25,8 @@ pub(crate) fn version(conn: &mut Connection) -> Result<Option<Vec<u8>>, Failure>
 }
 
 /// Creates the tables that do not exist. The version is written last, so that an incomplete set of tables has
-/// no version. Some of the tables may be those of version 3: a client of that version was killed while it created
-/// them, or creates them at the same time. Such tables are converted.
+/// no version. Some of the tables may be those of version 3: a client of that version was killed while it
+/// created them, or creates them at the same time. Such tables are converted.
 pub(crate) fn create(conn: &mut Connection) -> Result<(), Failure> {
     create_tables(conn)?;
     convert(conn)?;
@@ -51,9 +51,9 @@ pub(crate) fn upgrade(conn: &mut Connection) -> Result<(), Failure> {
     conn.query(&format!("UPDATE `@layout` SET version = {VERSION} WHERE id = 0")).map(drop)
 }
 
-/// Converts the tables of version 3 that have changed since. Every commit of a client of that version writes to the
-/// column that is renamed, and so fails from then on. The renaming comes last: if it does not happen, such a client can
-/// continue.
+/// Converts the tables of version 3 that have changed since. Every commit of a client of that version writes
+/// to the column that is renamed, and so fails from then on. The renaming comes last: if it does not happen,
+/// such a client can continue.
 fn convert(conn: &mut Connection) -> Result<(), Failure> {
     let column = TABLES.lines().find(|line| line.starts_with("    quota ")).unwrap_or_default();
     let add = format!("ALTER TABLE `@node` ADD COLUMN {column}");
@@ -68,8 +68,8 @@ fn convert(conn: &mut Connection) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Drops the tables and the procedures. If a volume was formatted there since the wipe, drops nothing. The version
-/// is dropped first, so that an incomplete set of tables has no version.
+/// Drops the tables and the procedures. If a volume was formatted there since the wipe, drops nothing. The
+/// version is dropped first, so that an incomplete set of tables has no version.
 pub(crate) fn remove(conn: &mut Connection) -> Result<(), Failure> {
     // An earlier call that failed may have dropped some of them.
     let (name, names) = ("CONCAT('`', table_name, '`')", tables().rev().map(|table| format!("'`@{table}`'")));

@@ -5,7 +5,7 @@
 //! which the transaction was committed before. `@tight` tells whether the commit locks the volume's row
 //! exclusively (`lock` in `commit.rs`), for example because there is so little room that only one commit at a
 //! time may add. `@replaced`, `@released` and `@shared_rows` are counts; 0 means that there is nothing to do.
-//! `@is_new` and `@is_condemned` tell about an ACL.
+//! `@is_new` and `@is_condemned` tell whether an ACL is not stored yet, and whether it is condemned.
 
 use std::fmt::Display;
 

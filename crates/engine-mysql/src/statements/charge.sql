@@ -1,5 +1,6 @@
--- Adds to the counters of quotas. Each of the rows ?1 has the key of a quota, a number of inodes and a number of
--- blocks. A quota that does not exist is created. A sum outside the range of a BIGINT becomes the nearest BIGINT.
+-- Adds to the counters of quotas. Each of the rows ?1 has the key of a quota, a number of inodes and a number
+-- of blocks. A quota that does not exist is created. A sum outside the range of a BIGINT becomes the nearest
+-- BIGINT.
 
 INSERT INTO `@quota` (kind, number, inodes, blocks) VALUES ?1
 ON DUPLICATE KEY UPDATE

@@ -1,6 +1,6 @@
 -- Deletes the rows `c` of table `slice` for which ?1 is true, and releases the reference of each to its
--- slice. Sets @released to the number of these rows, and @shared_rows to the number of those whose slices have a
--- reference count in table `shared`.
+-- slice. Sets @released to the number of these rows, and @shared_rows to the number of those whose slices
+-- have a reference count in table `shared`.
 
 SELECT COUNT(*), COUNT(s.slice) INTO @released, @shared_rows FROM `@slice` AS c LEFT JOIN `@shared` AS s ON s.slice = c.slice WHERE ?1 FOR UPDATE;
 IF @released THEN INSERT INTO `@garbage` (slice, size) SELECT g.slice, g.size
