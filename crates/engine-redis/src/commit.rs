@@ -34,9 +34,9 @@ pub(crate) fn request(txns: &[Txn]) -> Request {
     request
 }
 
-/// The inodes that the transactions read or change, grouped by the Redis hash that stores them. The key is the first
-/// inode number of the hash. Each inode is given by the last byte of its number, and by a flag before it, which is
-/// false for inodes that are changed, so that they come first.
+/// The inodes that the transactions read or change, grouped by the Redis hash that stores them. The key is
+/// the first inode number of the hash. An inode is a pair: whether it is only read, and the last byte of its
+/// number. So the inodes that are changed come first.
 fn hashes(txns: &[Txn]) -> BTreeMap<u64, BTreeSet<(bool, u8)>> {
     let inode = |guard: &Guard| if let RecordKey::Inode(ino) = guard.key() { Some(ino) } else { None };
     let guarded = txns.iter().flat_map(|txn| &txn.guards).filter_map(inode);

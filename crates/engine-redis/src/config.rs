@@ -29,7 +29,8 @@ pub(crate) struct Config {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<Secret>,
     pub(crate) db: i64,
-    /// The prefix of every key, in braces. The braces make a Cluster store all keys of the volume on one node.
+    /// The prefix of every key, in braces. The braces make a Cluster store all keys of the volume on one
+    /// node.
     pub(crate) prefix: Vec<u8>,
     pub(crate) params: Params,
 }
@@ -60,7 +61,9 @@ impl Config {
         } else {
             if !url.path.is_empty() {
                 if query.take("db").is_some() {
-                    return Err(query.wrong("the database number is given twice, as the path and as db"));
+                    return Err(query.wrong(
+                        "the database number is given twice, as the path and as db: remove one of them",
+                    ));
                 }
                 query.put("db", &url.path);
             }
@@ -68,7 +71,7 @@ impl Config {
             url.hosts.iter().map(|host| address(tls, &host.name, host.port.unwrap_or(port))).collect()
         };
         if hosts.is_empty() {
-            return Err(query.wrong("no host is given"));
+            return Err(query.wrong("no host is given: write redis://host:port"));
         }
         let db = query.number("db", 0, 0..=65535)?;
         let mut file = |name| {

@@ -42,7 +42,7 @@ pub(crate) struct Connector {
 /// A connection to the master, with its scripts loaded.
 pub(crate) struct Conn {
     inner: Connection,
-    /// The SHA-1 names that the server gave the scripts.
+    /// The SHA-1 digests by which the server names the scripts.
     names: Vec<String>,
 }
 
@@ -205,8 +205,8 @@ fn send(
     Ok(inner.req_packed_commands(commands, 0, count)?.into_iter().map(Value::extract_error))
 }
 
-/// Converts the last answer. An earlier error is not ignored, because a command may be useless without those
-/// before it.
+/// Converts the last answer. Fails if an earlier answer is an error, because a command may be useless without
+/// those before it.
 fn last<T: FromRedisValue>(mut answers: impl Iterator<Item = RedisResult<Value>>) -> Result<T, Failure> {
     Ok(take(answers.try_fold(Value::default(), |_, answer| answer)?)?)
 }

@@ -178,9 +178,10 @@ impl Engine for RedisEngine {
             return Ok(());
         }
         // WAITAOF covers the writes of the same connection. The log is ordered, so it covers all earlier
-        // commits too. If the server rejects the write, for example because its memory is full, nothing proves
-        // that the commits of other connections are on disk.
-        // Less than the timeout of the connection, whose end would look as if the server were lost.
+        // commits too. If the server rejects the write, for example because its memory is full, nothing
+        // proves that the commits of other connections are on disk.
+        //
+        // The wait ends before the connection's own timeout, which would look as if the server were lost.
         let timeout = (self.pool.connector().config.params.op_timeout * 9 / 10).as_millis().max(1);
         let mut wait = redis::pipe();
         wait.cmd("SET").arg(self.key("synced")).arg(1);
@@ -223,7 +224,7 @@ impl Engine for RedisEngine {
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
         let connector = self.pool.connector();
-        // Use a separate connection, because it blocks in XREAD most of the time.
+        // The stream needs its own connection, because XREAD blocks the connection most of the time.
         Ok(Some(Box::new(Watcher::new(connector.connect()?, &connector.config)?)))
     }
 }

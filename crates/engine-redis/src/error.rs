@@ -68,8 +68,8 @@ impl RequestError for Failure {
     }
 }
 
-/// Maps an error reply of the server to an [`EngineError`]. A script that the server rejected for lack of memory
-/// or disk space did nothing, because the server checks that only at the first write.
+/// Maps an error reply of the server to an [`EngineError`]. A script that the server rejected for lack of
+/// memory or disk space did nothing, because the server checks for space only at the first write of a script.
 ///
 /// | Redis error | kind | errno |
 /// |---|---|---|

@@ -14,8 +14,9 @@
 //! | `watch` | the stream of changes |
 //! | `error` | maps a Redis error to an engine error |
 //!
-//! The scripts are run by EVALSHA, and are not functions (FCALL): the same text serves Redis 6.2, 7 and Valkey,
-//! nothing is installed on the server, and a script that the server has lost is sent again with the request.
+//! The scripts are run by EVALSHA, and are not functions (FCALL): the same text serves Redis 6.2, 7 and
+//! Valkey, nothing is installed on the server, and a script that the server has lost is sent again with the
+//! request.
 
 mod code;
 mod commit;

@@ -83,7 +83,7 @@ fn take_inode(ino: Ino, answer: &mut Reply, records: &mut Vec<Record>) -> Result
     Ok(())
 }
 
-/// An ACL, without the mark of a condemned one.
+/// An ACL, without the mark that precedes the text of a condemned ACL.
 pub(crate) fn acl(id: AclId, text: Option<String>) -> Record {
     Record::Acl(id, text.map(|text| text.strip_prefix(CONDEMNED).unwrap_or(&text).into()))
 }

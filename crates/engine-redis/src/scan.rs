@@ -11,8 +11,8 @@ use crate::read;
 use crate::request::{Reply, Request};
 use crate::rows;
 
-/// The maximum number of rows (as in [`Scan::limit`]) that one scan returns. It is bounded because the server executes
-/// nothing else while a script runs.
+/// The maximum number of rows (as in [`Scan::limit`]) that one scan returns. It is bounded because the server
+/// executes nothing else while a script runs.
 const MAX_ROWS: usize = 16_384;
 
 pub(crate) fn request(scan: &Scan) -> Request {
@@ -59,7 +59,8 @@ pub(crate) fn page(scan: &Scan, mut answer: Reply) -> Result<Page, Malformed> {
                 }
                 let inode = rows.stored(|bytes| rows::inode(ino, bytes))?;
                 records.push(Record::Inode(ino, inode));
-                // The server sends the text of each ACL once, so only the first inode that has the ACL gets the record.
+                // The server sends the text of each ACL once. Its record follows the first inode that has the
+                // ACL.
                 for id in inode.iter().flat_map(Inode::acls) {
                     let text = acls.remove(&id.to_bytes());
                     records.extend(text.map(|text| read::acl(id, text)));
@@ -80,7 +81,8 @@ pub(crate) fn page(scan: &Scan, mut answer: Reply) -> Result<Page, Malformed> {
     Ok(Page { snapshot: Snapshot { seq, records }, more })
 }
 
-/// Decodes a row of a scan that [`page`] does not decode itself. The row is a member of the scan's sorted set.
+/// Decodes a row of a scan that [`page`] does not decode itself. The row is a member of the scan's sorted
+/// set.
 fn member_of(scan: &Scan, bytes: &[u8]) -> Result<Record, Malformed> {
     if let Scan::Acls { .. } = scan {
         let (id, text) = rows::member::<16>(bytes)?;

@@ -30,7 +30,8 @@
 //! | `synced` | string | written by a sync, so that its `WAITAOF` has a write to wait for |
 //!
 //! A *map* is a sorted set whose members all have score 0: a key, NUL, and its value. So it is ordered by
-//! key: the names of a directory need no second structure for listings, and a lookup is a range of one member.
+//! key: the names of a directory need no second structure for listings, and a lookup is a range of one
+//! member.
 //!
 //! | | bytes |
 //! |---|---|
@@ -39,7 +40,8 @@
 //! | a lock | first byte (8), last byte (8), session (8), owner (8), kind (1): 0 fcntl, 1 flock; exclusive (1), pid (4) |
 //!
 //! Redis stores a hash or sorted set without pointers if it has at most 128 members of at most 64 bytes. An
-//! inode without optional fields has 63 bytes. So it costs little more memory than its record and its name.
+//! inode without optional fields has 63 bytes. So a file costs little more memory than its record and its
+//! name.
 
 /// The version of this layout, stored in `schema`.
 pub const VERSION: u64 = 4;

@@ -1,7 +1,7 @@
 //! The stream of changes.
 //!
-//! Each call of the commit script that changes something appends one entry to a Redis stream. The entry's ID is
-//! the number of its last transaction. A gap in the numbers shows the reader that entries are missing.
+//! Each call of the commit script that changes something appends one entry to a Redis stream. The entry's ID
+//! is the number of its last transaction. A gap in the numbers shows the reader that entries are missing.
 
 use std::time::Duration;
 

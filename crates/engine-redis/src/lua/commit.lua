@@ -5,19 +5,19 @@
 -- inodes that it reads or changes. Then follow, for each transaction: its length, its invalidations, the
 -- number of its guards, the guards, and the effects. The operation IDs are the further arguments.
 --
--- The answer begins with the final state of each inode that the request marks as changed, or nil if the request changes
--- nothing. Then follows for each transaction: the number of its commit; or the negative number of
--- the earlier commit that it repeats; or, if a guard does not hold, nil, seq, and an answer to the record key
--- of each guard.
+-- The answer begins with the final state of each inode that the request marks as changed, or nil if the
+-- request changes nothing. Then follows for each transaction: the number of its commit; or the negative
+-- number of the earlier commit that it repeats; or, if a guard does not hold, nil, seq, and an answer to the
+-- record key of each guard.
 --
--- Guards and effects begin with a code of four letters; `code.rs` has the codes. The call of `fields` that reads a guard
--- or an effect also reads the code of the next one, because a call costs more than what it decodes. TXN_END follows the
--- last effect.
+-- Guards and effects begin with a code of four letters; `code.rs` has the codes. The call of `fields` that
+-- reads a guard or an effect also reads the code of the next one, because a call costs more than what it
+-- decodes. TXN_END follows the last effect.
 --
--- Redis does not roll a script back, so no command may fail after the first write. If the server refuses writes
--- (because it is a replica, or its disk or memory is full), it refuses the first write, and nothing has
--- happened. Redis checks for free memory only at the first write, and only for commands that may allocate. So
--- a request that only removes begins with a command that does not allocate.
+-- Redis does not roll a script back, so no command may fail after the first write. If the server refuses
+-- writes (because it is a replica, or its disk or memory is full), it refuses the first write, and nothing
+-- has happened. Redis checks for free memory only at the first write, and only for commands that may
+-- allocate. So a request that only removes begins with a command that does not allocate.
 --
 -- A server spends most of its time in this script, so the cases of a create, by far the most frequent change,
 -- come first everywhere. Lua creates a function (a closure with a reference to each outer variable) each time
@@ -38,6 +38,7 @@ local function add(a, high, low)
   return pack('>I4I4', ah, al)
 end
 
+-- Adds these amounts to the usage.
 local function settle_usage()
   if more_inodes ~= 0 then inodes = add(inodes, math.floor(more_inodes / WORD), more_inodes % WORD) end
   if more_blocks ~= 0 then blocks = add(blocks, math.floor(more_blocks / WORD), more_blocks % WORD) end
@@ -46,22 +47,24 @@ end
 
 -- The code that was read last.
 local kind
--- The last lookup by GUARD_DIRENT_ABSENT: the directory, its key, the name, and the entry of that name or false.
+-- The last lookup by GUARD_DIRENT_ABSENT: the directory, its key, the name, and the entry of that name or
+-- false.
 local dir, key, name, taken
 
--- New entries of one directory that are not written yet: the arguments of one ZADD (the key of the directory, then the
--- entries), their number, the name that was added last, and the names that were added before it. `enter` writes them
--- before other entries are changed and before the directory is read.
+-- New entries of one directory that are not written yet: the arguments of one ZADD (the key of the directory,
+-- then the entries), their number, the name that was added last, and the names that were added before it.
+-- `enter` writes them before other entries are changed and before the directory is read.
 local entering, entered, newest, earlier = {}, 0, nil, {}
 
--- By term: whether it is open. Usually one term guards all transactions of a request, so this saves a lookup for each
--- transaction.
+-- By term: whether it is open. Usually one term guards all transactions of a request, so this saves a lookup
+-- for each transaction.
 local terms = {}
 
--- The ACLs that are known to be stored and not condemned. The text of a condemned ACL begins with this character.
+-- The ACLs that are known to be stored and not condemned; the first character of the text of a condemned ACL.
 local acls, CONDEMNED = {}, 33
 
--- By name: the entry with this name, as this script has read or changed it, and the directory that the entry is in.
+-- By name: the entry with this name, as this script has read or changed it, and the directory that the entry
+-- is in.
 local entries, parents = {}, {}
 
 local function enter()
@@ -78,7 +81,7 @@ local timed, mtime_high, mtime_low, ctime_high, ctime_low
 local function settle_times()
   if timed then
     local found = found_inodes[timed]
-    local behind, old, high, low = fields('>c31c8I4I4', found)
+    local before, old, high, low = fields('>c31c8I4I4', found)
     local mtime = pack('>I4I4', mtime_high, mtime_low)
     local ctime = mtime
     if high > ctime_high or high == ctime_high and low > ctime_low then
@@ -86,7 +89,7 @@ local function settle_times()
     elseif ctime_low ~= mtime_low or ctime_high ~= mtime_high then
       ctime = pack('>I4I4', ctime_high, ctime_low)
     end
-    found_inodes[timed] = behind .. mtime .. ctime .. sub(found, 48)
+    found_inodes[timed] = before .. mtime .. ctime .. sub(found, 48)
     timed = nil
   end
 end
@@ -103,7 +106,7 @@ local function set_times(ino, high, low)
   mtime_high, mtime_low = high, low
 end
 
--- Functions that creates do not need. `make_others` creates them when the first one is needed.
+-- Functions that a create of a file does not need. `make_others` defines them when the first one is needed.
 local apply, drop_inode, holds, put_entry, answer_guards
 
 local function make_others()
@@ -125,8 +128,8 @@ local function make_others()
     return pack('>i4I4', high, low)
   end
 
-  -- True if more is 0, or the number at offset `used` plus more is not above the number at offset `limit`. All are
-  -- signed.
+  -- True if more is 0, or the number at offset `used` plus more is not above the number at offset `limit`.
+  -- All are signed.
   local function fits(quota, used, more, limit)
     if more == ZERO then return true end
     local uh, ul = fields('>i4I4', quota, used)
@@ -284,7 +287,8 @@ local function make_others()
     end
   end
 
-  -- Releases the slice that a removed row referred to. The slice becomes garbage unless another row refers to it.
+  -- Releases the slice that a removed row referred to. The slice becomes garbage unless another row refers to
+  -- it.
   local function release(row)
     if sub(row, 9, 9) ~= 'b' then return end
     local slice = sub(row, 10, 17)
@@ -369,8 +373,8 @@ local function make_others()
       a, b, c, d, kind, at = fields('>c8I4c0I4c0I4c0c4', request, at)
       local found = inode_record(a)
       if found then
-        -- A device number (4 bytes), the quota tag (8), which is replaced, and the size of extended attributes (2) come
-        -- last, after the ACLs if there are any.
+        -- A device number (4 bytes), the quota tag (8), which is replaced, and the size of extended
+        -- attributes (2) come last, after the ACLs if there are any.
         local rest = sub(found, #found >= 95 and 96 or 64)
         local attrs = #rest % 4
         local device = (#rest - attrs) % 8
