@@ -42,8 +42,8 @@ impl Log for Seen {
         let at = self.shared.store.timestamp()?;
         let heads = self.shared.heads(at)?;
         let idle = before(at, IDLE);
-        // A shard is removed if nothing was written to it for IDLE, measured by the timestamps of the cluster. If
-        // the last poll is older than IDLE, a shard may have been written and removed since then.
+        // A shard is removed if nothing was written to it for IDLE, measured by the timestamps of the
+        // cluster. If the last poll is older than IDLE, a shard may have been written and removed since then.
         if self.at < idle {
             return Err(lost());
         }

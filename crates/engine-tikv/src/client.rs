@@ -1,8 +1,8 @@
 //! The store on a TiKV cluster, through the crate `tikv_client`.
 //!
-//! The client is asynchronous, and also works in the background: when a commit returns, only the primary key is
-//! committed, and the client commits the other keys afterwards. So it has a runtime with threads of its own, to
-//! which callers submit their requests.
+//! The client is asynchronous, and also works in the background: when a commit returns, only the primary key
+//! is committed, and the client commits the other keys afterwards. So it has a runtime with threads of its
+//! own, to which callers submit their requests.
 
 use std::fmt;
 use std::future::Future;
@@ -34,8 +34,8 @@ const ANSWER_BYTES: usize = 8 << 20;
 /// The size of an answer that the client accepts, far above what a server sends.
 const ACCEPTED_BYTES: usize = 64 << 20;
 
-/// A transaction that has locked keys but not its primary key counts as abandoned at this age, and is rolled back.
-/// After that, its client can no longer lock the primary key.
+/// A transaction that has locked keys but not its primary key counts as abandoned at this age, and is rolled
+/// back. After that, its client can no longer lock the primary key.
 const ABANDONED: Duration = Duration::from_secs(5);
 /// The pause before a read that a transaction blocks is repeated.
 const BETWEEN_READS: Duration = Duration::from_millis(5);
@@ -79,7 +79,8 @@ impl Cluster {
             Ok(Ok(client)) => client,
             Ok(Err(error)) => return Err(EngineError::transient(format!("{addresses}: {error}")).into()),
             Err(_late) => {
-                return Err(EngineError::transient(format!("{addresses}: no answer within {limit:?}")).into());
+                let message = format!("{addresses}: no answer within {limit:?} (connect_timeout)");
+                return Err(EngineError::transient(message).into());
             }
         };
         Ok(Cluster { client: Arc::new(client), keys, runtime, op_timeout: config.op_timeout, addresses })
@@ -123,9 +124,9 @@ impl Cluster {
         Ok(found)
     }
 
-    /// Waits for a transaction that has locked keys, but not yet its primary key. If it is abandoned, because its
-    /// client died or its request for the primary key was lost, rolls it back. The crate `tikv_client` does that only
-    /// in its garbage collection.
+    /// Waits for a transaction that has locked keys, but not yet its primary key. If it is abandoned, because
+    /// its client died or its request for the primary key was lost, rolls it back. The crate `tikv_client`
+    /// does that only in its garbage collection.
     fn await_begun(&self, start: u64) -> Result<(), EngineError> {
         let abandoned = before(self.timestamp()?, ABANDONED);
         if start > abandoned {
@@ -142,13 +143,13 @@ impl Cluster {
     }
 
     fn late(&self) -> String {
-        format!("TiKV: no answer within {:?}", self.op_timeout)
+        format!("TiKV: no answer within {:?} (op_timeout)", self.op_timeout)
     }
 }
 
 fn options() -> TransactionOptions {
-    // A lock lives for three seconds, and no transaction of this engine should take as long. So it is not renewed:
-    // a transaction that takes longer may be rolled back by another client.
+    // A lock lives for three seconds, and no transaction of this engine should take as long. So it is not
+    // renewed: a transaction that takes longer may be rolled back by another client.
     TransactionOptions::new_optimistic()
         .drop_check(CheckLevel::None)
         .heartbeat_option(HeartbeatOption::NoHeartbeat)

@@ -2,15 +2,16 @@
 //!
 //! The transaction takes its timestamp, reads everything that the batch depends on as of that timestamp,
 //! decides the batch, and commits. The keys that the decision depends on and that are not written are locked.
-//! This is necessary because TiKV detects conflicts only between writes (snapshot isolation): without the locks,
-//! two transactions that each read a key that the other writes would both succeed. So a commit takes one
-//! timestamp, one read and one commit, as long as the locations of the inodes are cached. If a guard does not
-//! hold, its records may need one more read; a conflict with a concurrent transaction costs another attempt.
+//! This is necessary because TiKV detects conflicts only between writes (snapshot isolation): without the
+//! locks, two transactions that each read a key that the other writes would both succeed. So a commit takes
+//! one timestamp, one read and one commit, as long as the locations of the inodes are cached. If a guard does
+//! not hold, its records may need one more read; a conflict with a concurrent transaction costs another
+//! attempt.
 //!
 //! The term that guards a commit is read and not locked, because otherwise all commits of a mount would
-//! conflict. Each commit writes the head of a shard of its term anyway, and a transaction that ends the term or
-//! removes the session locks the heads of all its shards. So that transaction conflicts with every commit that
-//! has read the term before it, and is not committed yet.
+//! conflict. Each commit writes the head of a shard of its term anyway, and a transaction that ends the term
+//! or removes the session locks the heads of all its shards. So that transaction conflicts with every commit
+//! that read the term earlier and is not committed yet.
 //!
 //! A commit is numbered by the timestamp at which its transaction began, because no client can read the
 //! timestamp of the commit itself. If two transactions conflict, the later one began after the earlier one
@@ -36,7 +37,7 @@ use crate::store::{CommitError, Mutation, Phases};
 const ATTEMPTS: u32 = 200;
 /// The number of retries without a pause. Each further retry waits first.
 const RETRIES_WITHOUT_PAUSE: u32 = 1;
-/// The maximum number of keys on which one transaction has preconditions, unless it consists of a single
+/// The maximum number of keys on which a TiKV transaction has preconditions, unless it commits only a single
 /// transaction of the batch.
 const MAX_PRECONDITIONS: usize = 4096;
 
@@ -66,7 +67,7 @@ impl Shared {
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), EngineError> {
         let mut phases = Phases::One;
-        let mut faster = String::new();
+        let mut cause = String::new();
         for attempt in 0..ATTEMPTS {
             if attempt > RETRIES_WITHOUT_PAUSE {
                 self.jitter.pause(attempt);
@@ -96,7 +97,7 @@ impl Shared {
                 match transaction.commit(mutations) {
                     Ok(()) => {}
                     Err(CommitError::Conflict(why)) => {
-                        faster = why;
+                        cause = why;
                         continue;
                     }
                     Err(CommitError::OnePhaseRefused) => {
@@ -111,7 +112,7 @@ impl Shared {
             outcomes.extend(batch.done.into_iter().map(|done| outcome(done, start, label)));
             return Ok(());
         }
-        Err(EngineError::transient(format!("{ATTEMPTS} conflicts with other clients in a row: {faster}")))
+        Err(EngineError::transient(format!("{ATTEMPTS} conflicts with other clients in a row: {cause}")))
     }
 
     /// Decides with the known values, or returns what else must be read.
@@ -141,8 +142,8 @@ impl Shared {
         (plan, queried)
     }
 
-    /// The writes to the log of changes, by which other clients learn of the batch; see the module `change_log`
-    /// of the crate `keyspace`.
+    /// The writes to the log of changes, by which other clients learn of the batch; see the module
+    /// `change_log` of the crate `keyspace`.
     fn change_log_writes(
         &self,
         txns: &[Txn],
@@ -191,7 +192,7 @@ impl Shared {
             let (key, cannot_change) = match precondition {
                 Precondition::Key(key, version) => (key, version.is_some() && self.keys.is_constant(key)),
                 Precondition::Untouched(key) => (key, false),
-                // Whether a range is empty or unchanged is decided by keys that have preconditions too.
+                // The keys that decide whether a range is empty or unchanged have preconditions of their own.
                 Precondition::Empty(_) | Precondition::Unchanged(_) => continue,
             };
             if !cannot_change && !written.contains(key.as_slice()) {

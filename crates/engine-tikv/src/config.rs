@@ -1,4 +1,5 @@
-//! The parameters of the URL `tikv://pd[:2379][,pd...][/PREFIX]`; each `pd` is the address of a placement driver.
+//! The parameters of the URL `tikv://pd[:2379][,pd...][/PREFIX]`; each `pd` is the address of a placement
+//! driver.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -42,7 +43,9 @@ impl Config {
         }
         match (url.path.trim_end_matches('/'), url.query.contains_key("table_prefix")) {
             ("", _) => {}
-            (_, true) => return Err(query.wrong("the path and table_prefix both name the prefix")),
+            (_, true) => {
+                return Err(query.wrong("the path and table_prefix both name the prefix: remove one of them"));
+            }
             (path, false) => query.put("table_prefix", path),
         }
         let params = query.params()?;
@@ -57,7 +60,7 @@ impl Config {
             return Err(query.wrong("TiKV has no users: access is controlled by certificates"));
         }
         if url.hosts.is_empty() {
-            return Err(query.wrong("a TiKV URL must name at least one placement driver"));
+            return Err(query.wrong("the URL names no placement driver: write tikv://host:port"));
         }
         Ok(Config {
             pds: url.hosts.iter().map(|host: &Host| host.address(PORT)).collect(),

@@ -64,8 +64,8 @@ impl TikvEngine {
         Ok(self.shared.store.name())
     }
 
-    /// Warnings about server settings with which data can be lost. There are none, because the client cannot query
-    /// the settings.
+    /// Warnings about server settings with which data can be lost. There are none, because the client cannot
+    /// query the settings.
     pub fn warnings(&self) -> Vec<String> {
         Vec::new()
     }
@@ -76,7 +76,8 @@ impl TikvEngine {
     }
 }
 
-/// All keys begin with the prefix and a slash. A prefix contains no slash, so no two volumes have a key in common.
+/// All keys begin with the prefix and a slash. A prefix contains no slash, so no two volumes have a key in
+/// common.
 fn keyspace(prefix: &str) -> Keyspace {
     Keyspace::new(format!("{prefix}/"))
 }
@@ -110,14 +111,15 @@ impl Engine for TikvEngine {
         Ok(Page { snapshot: Snapshot { seq, records }, more })
     }
 
-    /// The versions of that moment are kept for at least ten minutes, unless another program deletes old
-    /// versions (`gc=off`).
+    /// The versions that the snapshot reads are kept for at least ten minutes, unless another program deletes
+    /// old versions (`gc=off`).
     fn open_snapshot(&self) -> Result<Option<Box<dyn SnapshotReader>>, EngineError> {
         let seq = self.shared.commit_numbers.read();
         Ok(Some(Box::new(SnapshotStore::new(&self.shared, |_| seq)?)))
     }
 
-    /// Returns at once: TiKV answers a write when a majority of its region's replicas have synced it to their logs.
+    /// Returns at once: TiKV answers a write when a majority of its region's replicas have synced it to their
+    /// logs.
     fn sync(&self) -> Result<(), EngineError> {
         Ok(())
     }

@@ -45,8 +45,8 @@ pub(crate) fn begun_only(error: &Error) -> Option<u64> {
     }
 }
 
-/// Whether an answer or a request exceeds a limit of the client or the server, so that a retry would fail too. The
-/// code alone does not tell: a server also returns RESOURCE_EXHAUSTED if its memory is used up.
+/// Whether an answer or a request exceeds a limit of the client or the server, so that a retry would fail
+/// too. The code alone does not tell: a server also returns RESOURCE_EXHAUSTED if its memory is used up.
 fn is_too_large(code: i32, message: &str) -> bool {
     // The gRPC library of this client reports the same with another code and text.
     code == RESOURCE_EXHAUSTED && message.contains("message larger than max")
@@ -59,8 +59,8 @@ fn is_request_too_large(code: i32, message: &str) -> bool {
 }
 
 /// Maps the error of a commit. The client marks only few errors as indeterminate (client 0.4:
-/// `Committer::commit`). So this table goes by the replies of the servers: if a reply says that the transaction was
-/// not committed, it did not happen; without a reply it may have happened.
+/// `Committer::commit`). So this table goes by the replies of the servers: if a reply says that the
+/// transaction was not committed, it did not happen; without a reply it may have happened.
 ///
 /// | error | outcome | errno |
 /// |---|---|---|

@@ -12,8 +12,8 @@ use meta::{EngineError, Seq};
 
 use crate::shared::Shared;
 
-/// 2025-01-01 in milliseconds since 1970. Sequence numbers count the time since then, so that until 2059 they have
-/// room for an index below it.
+/// 2025-01-01 in milliseconds since 1970. Sequence numbers count the time since then, so that until 2059 they
+/// have room for an index below it.
 const EPOCH_MS: u64 = 1_735_689_600_000;
 /// The number of bits of a timestamp below its milliseconds.
 pub(crate) const LOGICAL_BITS: u32 = 18;
@@ -22,8 +22,8 @@ const INDEX_BITS: u32 = 6;
 /// The maximum number of transactions with effects in one commit: each needs its own index.
 pub(crate) const MAX_TXNS: usize = (1 << INDEX_BITS) - 1;
 
-/// The sequence number of a transaction: the TiKV transaction that committed it began at `start`, and `index` is
-/// its position in that transaction.
+/// The sequence number of a transaction: the TiKV transaction that committed it began at `start`, and `index`
+/// is its position in that transaction.
 pub(crate) fn seq(start: u64, index: u8) -> Seq {
     let since = start.saturating_sub(EPOCH_MS << LOGICAL_BITS).min(u64::MAX >> INDEX_BITS);
     Seq(since << INDEX_BITS | u64::from(index).min((1 << INDEX_BITS) - 1))

@@ -23,9 +23,9 @@ pub trait Store: Send + Sync + Debug {
     fn begin(&self, phases: Phases) -> Result<Box<dyn Attempt + '_>, EngineError>;
 
     /// Reads keys and ranges: everything that was committed at or before the timestamp `at`, and nothing
-    /// else. If another client has left a transaction unfinished, the read commits it or rolls it back when that
-    /// client can no longer do so. One round trip, because keys and ranges are requested concurrently; more only
-    /// if the answer may be larger than a server sends.
+    /// else. If another client has left a transaction unfinished, the read commits it or rolls it back when
+    /// that client can no longer do so. One round trip, because keys and ranges are requested concurrently;
+    /// more only if the answer may be larger than a server sends.
     ///
     /// # Errors
     /// Always determinate; transient if the transaction of another client blocks the read.
@@ -93,8 +93,8 @@ pub enum CommitError {
 }
 
 impl CommitError {
-    /// The error of a commit that need not succeed now, because another client or a later call does the same: a
-    /// conflict is no error.
+    /// The error of a commit that need not succeed now, because another client or a later call does the same:
+    /// a conflict is no error.
     pub(crate) fn failure(done: Result<(), CommitError>) -> Result<(), EngineError> {
         if let Err(CommitError::Failed(error)) = done { Err(error) } else { Ok(()) }
     }

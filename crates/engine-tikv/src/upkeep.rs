@@ -15,8 +15,8 @@ use crate::store::{CommitError, Mutation, Phases};
 
 /// The interval of the housekeeping.
 const EVERY: Duration = Duration::from_secs(30);
-/// The interval at which old versions are deleted, and their minimum age. Reads that need several requests are
-/// done by then.
+/// The interval at which old versions are deleted, and their minimum age. A read that needs several requests
+/// takes less time.
 const GC_EVERY: Duration = Duration::from_secs(600);
 /// A shard is removed if nothing was written to it for this time.
 pub(crate) const IDLE: Duration = Duration::from_secs(600);
@@ -80,12 +80,13 @@ impl Shared {
         let Some(ShardMerge { preconditions, writes }) = merge_shards(&self.keys, &found)? else {
             return Ok(());
         };
-        // If another transaction writes one of the shards at the same time, the merge is left to the next run.
+        // If another transaction writes one of the shards at the same time, the merge is left to the next
+        // run.
         CommitError::failure(attempt.commit(self.mutations(start, &preconditions, &writes)?))
     }
 
-    /// Removes the shards to which nothing was written for `idle`. Every stream of changes has read their changes,
-    /// or will fail.
+    /// Removes the shards to which nothing was written for `idle`. Every stream of changes has read their
+    /// changes, or will fail.
     pub(crate) fn remove_idle_shards(&self, idle: Duration) -> Result<(), EngineError> {
         let now = self.store.timestamp()?;
         for (shard, (_, version)) in self.heads(now)? {
@@ -107,8 +108,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes everything except the version of the layout. The settings are removed last, together, because a later
-    /// wipe recognizes the volume by them.
+    /// Removes everything except the version of the layout. The settings are removed last, together, because
+    /// a later wipe recognizes the volume by them.
     pub(crate) fn wipe(&self) -> Result<(), EngineError> {
         let (all, settings) = (self.keys.all(), self.keys.settings());
         let before = Span { end: settings.start.clone(), ..all.clone() };
@@ -139,12 +140,16 @@ impl Shared {
                 Err(CommitError::Conflict(_) | CommitError::OnePhaseRefused) if failures < ATTEMPTS => {
                     failures += 1
                 }
-                Err(_) => return Err(EngineError::transient("other clients keep writing to the volume")),
+                Err(_) => {
+                    return Err(EngineError::transient(
+                        "other clients keep writing to the volume: unmount it everywhere",
+                    ));
+                }
             }
         }
     }
 
-    /// Removes the version of the layout, unless there is something else.
+    /// Removes the version of the layout, unless the volume has other keys.
     pub(crate) fn remove(&self) -> Result<(), EngineError> {
         let attempt = self.store.begin(Phases::Two)?;
         let two = KeyQuery::Span(Span { limit: 2, ..self.keys.all() });
@@ -154,7 +159,7 @@ impl Shared {
         }
         attempt.commit(vec![Mutation::Delete(version)]).map_err(|error| match error {
             CommitError::Failed(error) => error,
-            _ => EngineError::transient("another client writes to the volume"),
+            _ => EngineError::transient("another client writes to the volume: unmount it everywhere"),
         })
     }
 }

@@ -1,5 +1,5 @@
-//! Tests of cases that TiKV leaves to its clients: write skew, crashes between the phases, a refused one-phase
-//! commit. They also count the requests of each call.
+//! Tests of cases that TiKV leaves to its clients: write skew, crashes between the phases, a refused
+//! one-phase commit. They also count the requests of each call.
 
 mod support;
 

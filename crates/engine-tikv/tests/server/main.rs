@@ -1,6 +1,6 @@
-//! Tests of the engine through TiKV's own protocol, on a server of `tests/tikv`: the suites, in one region and in
-//! several; lost requests and lost answers; regions that are split; answers above the servers' limit; a server that
-//! hangs or dies.
+//! Tests of the engine through TiKV's own protocol, on a server of `tests/tikv`: the suites, in one region
+//! and in several; lost requests and lost answers; regions that are split; answers above the servers' limit;
+//! a server that hangs or dies.
 
 mod support;
 
@@ -70,8 +70,8 @@ fn lost_requests_and_answers_of_a_commit_repeat_and_lose_nothing() {
         add_directory(&engine);
         let mut made = BTreeSet::new();
         let mut unknown = 0;
-        // The client itself repeats a request ten times. If it gives up, the outcome is unknown. It commits in several
-        // regions at the same time.
+        // The client itself repeats a request ten times. If it gives up, the outcome is unknown. It commits
+        // in several regions at the same time.
         let prewrites = if divided { 70 } else { 15 };
         for (method, times) in [
             ("KvBatchGet", 1),
@@ -101,8 +101,8 @@ fn lost_requests_and_answers_of_a_commit_repeat_and_lose_nothing() {
     }
 }
 
-/// A client locks keys in several regions at the same time. If it dies before it has locked the primary key, the
-/// cluster has no record of the outcome of its transaction.
+/// A client locks keys in several regions at the same time. If it dies before it has locked the primary key,
+/// the cluster has no record of the outcome of its transaction.
 #[test]
 fn transaction_without_a_lock_on_its_primary_key_is_soon_rolled_back() {
     if !support::is_there() {

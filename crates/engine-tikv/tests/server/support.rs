@@ -9,8 +9,8 @@ use meta::Engine;
 use pool::Url;
 use servers::{Kind, ServerSettings};
 
-/// The placement drivers, `host:port[,host:port...]`. If set, the suites run on that cluster, each test under its own
-/// prefix.
+/// The placement drivers, `host:port[,host:port...]`. If set, the suites run on that cluster, each test under
+/// its own prefix.
 const VARIABLE: &str = "LIMEN_TEST_TIKV";
 
 /// Timeouts for tests that do not test them: a busy machine may be slow.

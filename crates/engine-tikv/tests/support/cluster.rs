@@ -2,8 +2,8 @@
 //! them.
 //!
 //! Each request is one critical section, so that requests of several threads interleave as those of several
-//! clients do: another transaction may run between any two steps of a commit. The cluster has a clock of its own,
-//! which only a test advances, so that no lock expires because the machine is slow.
+//! clients do: another transaction may run between any two steps of a commit. The cluster has a clock of its
+//! own, which only a test advances, so that no lock expires because the machine is slow.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -101,8 +101,8 @@ impl Mvcc {
         }
     }
 
-    /// Removes the lock that another client left at a key: commits or rolls back its transaction there, if the outcome
-    /// is certain. Returns false if the caller must wait.
+    /// Removes the lock that another client left at a key: commits or rolls back its transaction there, if
+    /// the outcome is certain. Returns false if the caller must wait.
     pub(crate) fn resolve(&mut self, key: &[u8], lock: &Lock, now: u64) -> bool {
         let primary = self.keys.entry(lock.primary.clone()).or_default();
         match primary.fate(lock.start) {
