@@ -1,13 +1,14 @@
 #!/bin/bash
-# Measures the cost of ACLs on Redis in a volume with many files, 100 in a directory: a third without ACLs, a third with
-# an ACL that is equivalent to a mode, a third with access and default ACLs of 511 entries, as many as the kernel sends.
-# First prints how the files were created, then `limen bench acl` on that volume. Requires root, and two CPUs that do
-# nothing else.
+# Measures the cost of ACLs on Redis in a volume with many files, 100 in a directory: a third without ACLs, a
+# third with an ACL that is equivalent to a mode, a third with access and default ACLs of 511 entries, as many
+# as the kernel sends. First prints how the files were created, then `limen bench acl` on that volume.
+# Requires root, and two CPUs that do nothing else.
 #
 #   scripts/acl-scale.sh [LIMEN [DIRECTORIES [ROUNDS]]]
 #
-# Each third has two trees of a little more than DIRECTORIES squared directories of 100 files (default 41: a million files
-# in all). The trees are made in the order off, on, full, full, on, off, because creating slows down while the volume grows.
+# Each third has two trees of a little more than DIRECTORIES squared directories of 100 files (default 41: a
+# million files in all). The trees are made in the order off, on, full, full, on, off, because creating slows
+# down while the volume grows.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

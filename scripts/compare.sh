@@ -1,12 +1,13 @@
 #!/bin/bash
-# Compares two versions of limen by turns: `limen mdtest` on each engine, and `limen bench` through mounts. Prints the
-# ratio NEW / OLD of the medians, and each median. Requires root, and two CPUs that do nothing else.
+# Compares two versions of limen in turns: `limen mdtest` on each engine, and `limen bench` through mounts.
+# Prints the ratio NEW / OLD of the medians, and each median. Requires root, and two CPUs that do nothing
+# else.
 #
 #   scripts/compare.sh OLD NEW [ROUNDS [ENGINE ...]]
 #
-# ENGINE is sqlite, redis, postgres, mariadb or etcd, or one of them with `-mount`; default: the five, sqlite-mount and
-# redis-mount. THREADS sets the threads of mdtest (default 8), FILES the files of each of its 43 directories (default 200).
-# With few files, single rounds differ by 20 %.
+# ENGINE is sqlite, redis, postgres, mariadb or etcd, or one of them with `-mount`; default: the five,
+# sqlite-mount and redis-mount. THREADS sets the threads of mdtest (default 8), FILES the files of each of its
+# 43 directories (default 200). With few files, single rounds differ by 20 %.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -32,7 +33,8 @@ url_of() { # ENGINE WHICH
     esac
 }
 
-# One line per phase: the version, the phase, operations per second, CPU microseconds and round trips per operation.
+# One line per phase: the version, the phase, operations per second, CPU microseconds and round trips per
+# operation.
 measure() { # ENGINE WHICH LIMEN
     if [[ $1 == *-mount ]]; then
         "$3" mount -d --log "$work/$2.log" "$(url_of "${1%-mount}" "$2")" "$work/mnt" >/dev/null

@@ -3,8 +3,9 @@
 #
 #   [LIMEN_BIN=PATH] [DEBEMAIL=ADDRESS [DEBFULLNAME=NAME]] scripts/deb.sh
 #
-# LIMEN_BIN is a program to package; without it, a release build is made. DEBEMAIL and DEBFULLNAME are the address and name
-# of the person or team that gives the package to others, as for other tools of Debian. Prints the path of the package last.
+# LIMEN_BIN is a program to package; without it, a release build is made. DEBEMAIL and DEBFULLNAME are the
+# address and name of the maintainer, the person or team that gives the package to others, as for other tools
+# of Debian. Prints the path of the package last.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -60,7 +61,8 @@ for shell in bash:bash-completion/completions/limen zsh:zsh/vendor-completions/_
     "$program" completions "${shell%%:*}" >"$root/usr/share/${shell#*:}"
 done
 
-# The packages of the libraries that the program is linked to, with the newest version of glibc that it asks for.
+# The packages of the libraries that the program is linked to, with the newest version of glibc that it asks
+# for.
 libraries() {
     ldd "$root/usr/bin/limen" 2>/dev/null | awk '{ print $1 }' | while read -r library; do
         case "${library##*/}" in

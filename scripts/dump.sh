@@ -1,12 +1,12 @@
 #!/bin/bash
-# Measures dump and load of a volume with a million files of 100 bytes: dumps it from Redis, loads it into each database,
-# reads everything back, and dumps it again. Compares the dumps record by record. Prints a table for docs/benchmarks.md.
-# Requires root, and two CPUs that do nothing else.
+# Measures dump and load of a volume with a million files of 100 bytes: dumps it from Redis, loads it into
+# each database, reads everything back, and dumps it again. Compares the dumps record by record. Prints a
+# table for docs/benchmarks.md. Requires root, and two CPUs that do nothing else.
 #
 #   scripts/dump.sh [LIMEN [DIRECTORIES [ENGINE ...]]]
 #
-# The volume has DIRECTORIES squared directories of 100 files (default 100). ENGINE is sqlite, redis, postgres, mariadb or
-# etcd (default: all).
+# The volume has DIRECTORIES squared directories of 100 files (default 100). ENGINE is sqlite, redis,
+# postgres, mariadb or etcd (default: all).
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Measures `limen mdtest` on database servers (servers.sh), in turns with each server's own load tool. The load tool
-# calls a function that inserts two rows and updates a third, sixteen times per request. Requires root.
+# Measures `limen mdtest` on database servers (servers.sh), in turns with each server's own load tool. The
+# load tool calls a function that inserts two rows and updates a third, sixteen times per request. Requires
+# root.
 #
 #   scripts/mdtest-servers.sh [LIMEN [ROUNDS [ENGINE ...]]]
 #

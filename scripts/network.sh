@@ -1,7 +1,7 @@
 #!/bin/bash
-# Measures `limen mdtest` on database servers with a delay added to each round trip (the example `delay` of the crate
-# servers, which this script builds), then with 1 to 20 connections. Prints tables for docs/benchmarks.md. Requires
-# root.
+# Measures `limen mdtest` on database servers with a delay added to each round trip (the example `delay` of
+# the crate servers, which this script builds), then with 1 to 20 connections. Prints tables for
+# docs/benchmarks.md. Requires root.
 #
 #   scripts/network.sh [LIMEN [ROUNDS [ENGINE ...]]]
 set -euo pipefail

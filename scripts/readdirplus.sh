@@ -1,8 +1,9 @@
 #!/bin/bash
-# Compares the two ways to read a tree with the attributes of its files, on Redis: `ls -l` of each directory (READDIRPLUS:
-# names and attributes together), and `stat` of each file by its name, as programs do that know the names. Each
-# is on a new mount by turns, without and with a delay of 1 ms for each round trip. Prints a table for docs/benchmarks.md: time, round
-# trips, and what Redis received and sent. Requires root, and two CPUs that do nothing else.
+# Compares the two ways to read a tree with the attributes of its files, on Redis: `ls -l` of each directory
+# (READDIRPLUS: names and attributes together), and `stat` of each file by its name, as do programs that know
+# the names. The two ways take turns, each on a new mount, without and with a delay of 1 ms for each round
+# trip. Prints a table for docs/benchmarks.md: time, round trips, and what Redis received and sent. Requires
+# root, and two CPUs that do nothing else.
 #
 #   scripts/readdirplus.sh [LIMEN [ROUNDS]]
 set -euo pipefail

@@ -1,12 +1,14 @@
 #!/bin/bash
-# Measures how long another mount waits for a directory that a mount holds: the holder creates a directory with files, and
-# the other mount looks at the newest file at once. Each look is on new mounts, because a mount from which directories were
-# recalled holds none for a while. Then both mounts create and look at files in one directory, with and
-# without `-o sync_metadata` by turns. Prints lines for docs/benchmarks.md. Requires root, and two CPUs that do nothing else.
+# Measures how long another mount waits for a directory that a mount holds: the holder creates a directory
+# with files, and the other mount looks at the newest file at once. Each look is on new mounts, because a
+# mount from which directories were recalled holds none for a while. Then both mounts create and look at files
+# in one directory, with and without `-o sync_metadata` in turns. Prints lines for docs/benchmarks.md.
+# Requires root, and two CPUs that do nothing else.
 #
 #   scripts/recall.sh [LIMEN [ROUNDS [ENGINE ...]]]
 #
-# ENGINE is redis, postgres, mariadb or etcd (default: redis and postgres); ROUNDS is the number of looks (default 100).
+# ENGINE is redis, postgres, mariadb or etcd (default: redis and postgres); ROUNDS is the number of looks
+# (default 100).
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

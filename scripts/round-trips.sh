@@ -1,12 +1,13 @@
 #!/bin/bash
-# Counts the round trips to the database of each operation on a mount, for limenfs and for JuiceFS, on Redis and PostgreSQL. A
-# relay between the mount and the server counts how often the client sends after the server has answered. Prints a table for
-# docs/benchmarks.md. Requires root.
+# Counts the round trips to the database of each operation on a mount, for limenfs and for JuiceFS, on Redis
+# and PostgreSQL. A relay between the mount and the server counts how often the client sends after the server
+# has answered. Prints a table for docs/benchmarks.md. Requires root.
 #
 #   scripts/round-trips.sh LIMEN JUICEFS
 #
-# 300 operations of each kind, one after another. What the same number of seconds costs on an idle mount is subtracted. On
-# Redis, the requests that wait for changes of other mounts (XREAD) are not counted, because no operation waits for them.
+# Runs 300 operations of each kind, one after another, and subtracts the round trips of an idle mount in the
+# same time. On Redis, the requests that wait for changes of other mounts (XREAD) are not counted, because no
+# operation waits for them.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Measures how cost grows with a volume: creates 10^4 to 10^7 files, 100 a directory, and then lists, checks, audits and
-# dumps them. Prints a table for docs/benchmarks.md. Requires root, some 30 GB of disk for 10^7 files, and two CPUs that do
-# nothing else.
+# Measures how cost grows with a volume: creates 10^4 to 10^7 files, 100 a directory, and then lists, checks,
+# audits and dumps them. Prints a table for docs/benchmarks.md. Requires root, some 30 GB of disk for 10^7
+# files, and two CPUs that do nothing else.
 #
 #   scripts/scale.sh [LIMEN [LARGEST [ENGINE ...]]]
 #
-# LARGEST is the last power of ten (default 7); ENGINE is sqlite, redis, postgres, mariadb or etcd (default: sqlite and
-# postgres).
+# LARGEST is the last power of ten (default 7); ENGINE is sqlite, redis, postgres, mariadb or etcd (default:
+# sqlite and postgres).
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

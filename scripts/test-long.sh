@@ -6,10 +6,10 @@
 #
 # 200 kills of the server, each followed by fsck --data; pjdfstest with steps of 10 ms and of 150 ms; a
 # million steps of the differential tester, half against ext4 and half against tmpfs; 20 seeds of 100,000
-# operations of fsx; the programs with --long, among them PostgreSQL and fio. `servers`: two mounts on
-# each database server, which is killed 20 times under load; tools next to writers on each server; a dump of
-# 30,000 files that goes through the engines; the tests of the engine on TiKV; and twenty minutes of
-# hundreds of writers on PostgreSQL and on MariaDB. Seeds and times are printed above the last `counts:` line, and are in
+# operations of fsx; the programs with --long, among them PostgreSQL and fio. `servers`: two mounts on each
+# database server, which is killed 20 times under load; tools next to writers on each server; a dump of 30,000
+# files that goes through the engines; the tests of the engine on TiKV; and twenty minutes of hundreds of
+# writers on PostgreSQL and on MariaDB. Seeds and times are printed above the last `counts:` line, and are in
 # target/test-long.log. DIFFTEST_SEED and FSX_FIRST_SEED repeat a run.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh

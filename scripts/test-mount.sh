@@ -3,9 +3,10 @@
 #
 #   [LIMEN=target/debug/limen] [SUITE_SECONDS=1800] scripts/test-mount.sh [SUITE]...
 #
-# A suite is tests/NAME/run.sh or tests/NAME.sh. NAME runs it on a volume on the embedded engine, NAME@redis on a
-# volume on a private Redis server, NAME@sync_metadata on such a volume mounted with `-o sync_metadata`, and
-# NAME@nfsv4 on a volume on the embedded engine with NFSv4 ACLs. Without arguments, the suites of `make test` run.
+# A suite is tests/NAME/run.sh or tests/NAME.sh. NAME runs it on a volume on the embedded engine, NAME@redis
+# on a volume on a private Redis server, NAME@sync_metadata on such a volume mounted with `-o sync_metadata`,
+# and NAME@nfsv4 on a volume on the embedded engine with NFSv4 ACLs. Without arguments, the suites of `make
+# test` run.
 #
 # Prints one `counts:` line last. Cleans up even if it is interrupted.
 set -euo pipefail

@@ -21,8 +21,8 @@ rm -f "$logs"/*.log
 passed=0 failed=0 skipped=0
 failures=()
 
-# The running step is a process group, so that an interrupt ends all its processes. This script waits until the
-# scripts of the step have cleaned up.
+# The running step is a process group, so that an interrupt ends all its processes. This script waits until
+# the scripts of the step have cleaned up.
 job= sim_job=
 interrupted() {
     trap '' INT TERM HUP
@@ -96,8 +96,8 @@ read -r p f s < <(awk '/^test result:/ { p += $4; f += $6; s += $8 } END { print
 whole=$(said cargo-test SKIPPED) part=$(said cargo-test "SKIPPED IN PART") later=$(said cargo-test LATER)
 add cargo-test "$status" $((p - whole - later)) "$f" $((s + whole + part))
 
-# Runs the tests of mounts again over io_uring, unless they have just used it. If the kernel does not offer io_uring, they
-# were skipped in part above.
+# Runs the tests of mounts again over io_uring, unless they have just used it. If the kernel does not offer
+# io_uring, they were skipped in part above.
 if [ "$(cat /sys/module/fuse/parameters/enable_uring 2>/dev/null)" = N ] && [ "$(id -u)" -eq 0 ]; then
     status=0
     step ring scripts/with-ring.sh env LIMEN_TEST_S3=later cargo test --workspace "${test_features[@]}" --no-fail-fast --quiet \

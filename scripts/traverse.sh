@@ -1,16 +1,16 @@
 #!/bin/bash
-# Measures what it costs to walk through directories, on a volume with NFSv4 ACLs: directories that everybody may search,
-# whose check is skipped, and the same directories where only one group may search. Two programs take turns on all of
-# them: `stat` of a file below 20 directories, and a build like that of a kernel, with many small sources that include
-# many headers. Prints a table for docs/benchmarks.md. Requires root, gcc, make, curl, nfs4_setfacl, and two CPUs that do nothing
-# else.
+# Measures what it costs to walk through directories, on a volume with NFSv4 ACLs: directories that everybody
+# may search, whose check limenfs skips, and the same directories that only one group may search. Two programs
+# take turns on all of them: `stat` of a file below 20 directories, and a build like that of a kernel, with
+# many small sources that include many headers. Prints a table for docs/benchmarks.md. Requires root, gcc,
+# make, curl, nfs4_setfacl, and two CPUs that do nothing else.
 #
 #   scripts/traverse.sh [LIMEN [ROUNDS]]
 #
 # | tree | who may search its directories |
 # |---|---|
 # | everybody | everybody |
-# | group | the owner and one group: the kernel decides by the POSIX ACL that it is shown |
+# | group | the owner and one group: the kernel decides by the POSIX ACL that limenfs shows it |
 # | denied | as group, but another group is denied, which no POSIX ACL can say: the kernel asks limenfs for each caller |
 #
 # Then the same on a mount with --all-squash, where limenfs checks every caller itself.
@@ -44,7 +44,8 @@ mount_volume() { # OPTION...
     "$limen" mount -d -o transport=dev --metrics $port "$@" --log "$work/log" "sqlite://$work/v.db" "$work/mnt" >/dev/null
 }
 
-# 20 directories with a file below, and 240 sources that each include 40 of 800 headers, which include one another.
+# 20 directories with a file below, and 240 sources that each include 40 of 800 headers, which include one
+# another.
 make_tree() { # DIRECTORY
     python3 - "$1" <<'PY'
 import os, sys

@@ -1,14 +1,16 @@
 #!/bin/bash
-# Measures programs that make and remove many small files on a mount: by default tar and cp -a of a tree of C headers, and
-# rm -rf of both, on the embedded engine and on database servers, with and without `-o sync_metadata` by turns. Prints the
-# medians in seconds, for docs/benchmarks.md. Requires root, and two CPUs that do nothing else.
+# Measures programs that make and remove many small files on a mount: by default tar and cp -a of a tree of C
+# headers, and rm -rf of both, on the embedded engine and on database servers, with and without `-o
+# sync_metadata` in turns. Prints the medians in seconds, for docs/benchmarks.md. Requires root, and two CPUs
+# that do nothing else.
 #
 #   scripts/untar.sh [LIMEN [ROUNDS [ENGINE ...]]]
 #
-# DELAY adds this many microseconds to each round trip to a server, TRANSPORT sets the transport of the mounts (default dev),
-# and TREE names another directory than /usr/include. PROGRAMS are some of tar, cp, git (clones REPOSITORY, by default this
-# one), pip (installs all packages of the directory WHEELS) and rm. ENGINE is sqlite, redis, postgres, mariadb or etcd (default:
-# all), or `none`: the file system of the temporary directory itself, without limen.
+# DELAY adds this many microseconds to each round trip to a server, TRANSPORT sets the transport of the mounts
+# (default dev), and TREE names another directory than /usr/include. PROGRAMS are some of tar, cp, git (clones
+# REPOSITORY, by default this one), pip (installs all packages of the directory WHEELS) and rm. ENGINE is
+# sqlite, redis, postgres, mariadb or etcd (default: all), or `none`: the file system of the temporary
+# directory itself, without limen.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Runs a command while the kernel offers FUSE over io_uring, so that mounts use it, and restores the setting. Requires root.
+# Runs a command while the kernel offers FUSE over io_uring, so that mounts use it, and restores the setting.
+# Requires root.
 #
 #   scripts/with-ring.sh COMMAND...
 set -euo pipefail

@@ -4,7 +4,8 @@
 #
 #   [DIFFTEST_STEPS=20000] [DIFFTEST_SEED=N] tests/difftest.sh MOUNTPOINT
 #
-# A difference is reduced to a few steps and printed with its seed. One test is one reference.
+# A difference is reduced to a few steps and printed with its seed. Each of the two file systems counts as one
+# test.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../scripts/lib.sh"

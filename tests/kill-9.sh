@@ -4,7 +4,7 @@
 #
 #   LIMEN=PROGRAM LIMEN_META=META-URL tests/kill-9.sh MOUNTPOINT
 #
-# The volume must be mounted at the beginning, and is mounted at the end. One test is one round.
+# The volume must be mounted at the beginning, and is mounted at the end. Each round counts as one test.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../scripts/lib.sh"

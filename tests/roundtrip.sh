@@ -70,7 +70,8 @@ and trailing '
     cd /
 }
 
-# Prints all that is compared. Sizes of directories and block counts depend on the file system, not on the tree.
+# Prints everything that is compared. Sizes of directories and block counts are left out, because they depend
+# on the file system.
 describe() (
     cd "$1"
     export LC_ALL=C

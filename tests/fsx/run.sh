@@ -4,8 +4,9 @@
 #
 #   [FSX_SEEDS=3] [FSX_OPERATIONS=10000] [FSX_FIRST_SEED=1] tests/fsx/run.sh DIRECTORY
 #
-# One test is one seed with one configuration: `plain` has the operations that every file system supports;
-# `ranges` has all that Linux supports, with a fifth of the operations on a file forty times as long.
+# Each seed with each configuration counts as one test: `plain` has the operations that every file system
+# supports; `ranges` has all that Linux supports, with a fifth of the operations on a file forty times as
+# long.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"

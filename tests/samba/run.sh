@@ -114,8 +114,8 @@ check "create a file through SMB" granted smb $ana "put $state/file d/newer"
 check "the other user writes to it on the mount" granted as $ben sh -c "echo more >>'$share/d/newer'"
 check "the other user writes through SMB" granted smb $ben "put $state/file d/new"
 
-# An entry for a SID of a domain applies to the user that a rule maps it to, on the mount and through SMB. The mount
-# reads the rules every five seconds.
+# An entry for a SID of a domain applies to the user that a rule maps it to, on the mount and through SMB. The
+# mount reads the rules every five seconds.
 sid=S-1-5-21-7-8-9
 check "map a SID to the other user" granted "$limen" sid set "$share" $sid --range "$(id -u $ben)-$(id -u $ben)" --first-rid 1105
 check "set an entry for the SID" nfs4_setfacl -a "D::$sid-1105:r" "$share/d/f"

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Installs an object store server for tests below target/tools, unless that was done before, and prints the path of
-# the program.
+# Installs an object store server for tests below target/tools, unless that was done before, and prints the
+# path of the program.
 #
 #   tests/stores/build.sh {azurite|fake-gcs-server}
 #
-# Both are emulators that their projects offer for tests: Azurite (MIT, by Microsoft, needs Node.js and npm) serves the
-# protocol of Azure Blob Storage, fake-gcs-server (BSD, needs Go) that of Google Cloud Storage.
+# Both are emulators that their projects offer for tests: Azurite (MIT, by Microsoft, needs Node.js and npm)
+# serves the protocol of Azure Blob Storage, fake-gcs-server (BSD, needs Go) that of Google Cloud Storage.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"

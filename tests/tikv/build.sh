@@ -1,6 +1,6 @@
 #!/bin/bash
-# Builds the server of this directory, unless that was done before, and prints the path of the program. The first
-# build downloads about 80 Go modules.
+# Builds the server of this directory, unless that was done before, and prints the path of the program. The
+# first build downloads about 80 Go modules.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
