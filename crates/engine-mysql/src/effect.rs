@@ -15,7 +15,8 @@ use crate::sql::{
 
 /// Writes all effects of `txns`, and the change of the volume's usage. The usage of existing inodes that are
 /// dropped, replaced or resized is measured before and after. If `careful`, new inodes may have the numbers
-/// of existing ones, which they then replace, and names may exist although a guard found them absent.
+/// of existing ones, which they then replace, and names may exist although a guard found them absent, because
+/// an earlier effect has put them.
 pub(crate) fn apply(script: &mut Script, txns: &[&Txn], mut careful: bool) {
     let stages = stages(txns.iter().flat_map(|txn| &txn.effects));
     let puts = || stages.iter().flat_map(|stage| &stage.puts);

@@ -12,8 +12,8 @@ use meta::{EngineError, Seq};
 
 use crate::shared::Shared;
 
-/// 2025-01-01 in milliseconds since 1970. Sequence numbers count the time since then, so that until 2059 they
-/// have room for an index below it.
+/// 2025-01-01 in milliseconds since 1970. Sequence numbers count the time since then, so that, until 2059, an
+/// index fits into the bits below the time.
 const EPOCH_MS: u64 = 1_735_689_600_000;
 /// The number of bits of a timestamp below its milliseconds.
 pub(crate) const LOGICAL_BITS: u32 = 18;
