@@ -189,7 +189,15 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     // If anything fails up to and including `take`, the old process continues to serve the mount.
     let taken = match previous {
         Some(previous) => {
-            let taken = take_over::take(&previous, &vfs, &database, options.metrics, fixed.clone(), session)?;
+            let taken = take_over::take(
+                &previous,
+                &vfs,
+                &database,
+                options.metrics,
+                fixed.clone(),
+                session,
+                &options.fuse,
+            )?;
             Some(taken)
         }
         None => {
@@ -382,7 +390,7 @@ fn serve_mounted(
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).what("cannot handle signals")?;
     let handle = signals.handle();
     let (mounted, previous) = match taken {
-        Some(taken) => taken.serve(&options.fuse).map(|(mounted, previous)| (mounted, Some(previous)))?,
+        Some(taken) => taken.serve().map(|(mounted, previous)| (mounted, Some(previous)))?,
         None => (fuse::mount(vfs, &entry.mountpoint, &options.fuse)?, None),
     };
     let old_mount = Arc::new(old_mount(&mounted, metrics.as_ref(), handle.clone()));

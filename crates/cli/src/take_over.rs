@@ -96,8 +96,9 @@ pub(crate) fn take(
     vfs: &Arc<Vfs>,
     database: &Database,
     metrics: MetricsAddress,
-    options: Vec<String>,
+    wanted: Vec<String>,
     info: SessionInfo,
+    options: &fuse::Options,
 ) -> Result<Taken, CliError> {
     let failed = |why: String| {
         CliError::new(format!(
@@ -121,7 +122,7 @@ pub(crate) fn take(
         let why = format!("its version, {version}, describes a mount in another form than this one");
         return Err(failed(why).advise("unmount and mount again"));
     }
-    let wanted = Wanted { volume: vfs.meta().volume().uuid.clone(), options };
+    let wanted = Wanted { volume: vfs.meta().volume().uuid.clone(), options: wanted };
     send_line(&stream, &wanted.to_json().to_string()).map_err(broken)?;
     let offer = message(&stream, PAUSE_TIMEOUT).map_err(failed)?;
     let offer = Offer::from_json(&offer)
@@ -134,7 +135,7 @@ pub(crate) fn take(
     let listener = if offer.has_metrics { fds.next() } else { None };
     let prepare = || {
         let state = State::from_bytes(&state)?;
-        TakenOver::prepare(vfs, state, devices, info)
+        TakenOver::prepare(vfs, state, devices, info, options)
     };
     let take_lock = || match lock_file {
         Some(file) => database.take_over_lock(File::from(file)).map_err(|error| error.to_string()),
@@ -166,8 +167,8 @@ impl Taken {
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub(crate) fn serve(self, options: &fuse::Options) -> Result<(fuse::Mounted, UnixStream), CliError> {
-        Ok((self.prepared.serve(options)?, self.stream))
+    pub(crate) fn serve(self) -> Result<(fuse::Mounted, UnixStream), CliError> {
+        Ok((self.prepared.serve()?, self.stream))
     }
 }
 

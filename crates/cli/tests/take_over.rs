@@ -293,32 +293,32 @@ fn open_things_stay(kind: Option<Kind>, options: &'static str) {
 
 #[test]
 fn programs_go_on_with_sqlite() {
-    programs_go_on(None, "transport=dev");
+    programs_go_on(None, "transport=auto");
 }
 
 #[test]
 fn programs_go_on_with_postgres() {
-    programs_go_on(Some(Kind::Postgres), "transport=dev");
+    programs_go_on(Some(Kind::Postgres), "transport=auto");
 }
 
 #[test]
 fn programs_go_on_with_redis() {
-    programs_go_on(Some(Kind::Redis), "transport=dev");
+    programs_go_on(Some(Kind::Redis), "transport=auto");
 }
 
 #[test]
 fn open_things_stay_with_sqlite() {
-    open_things_stay(None, "transport=dev");
+    open_things_stay(None, "transport=auto");
 }
 
 #[test]
 fn open_things_stay_with_a_shared_sqlite() {
-    open_things_stay(None, "transport=dev,shared");
+    open_things_stay(None, "transport=auto,shared");
 }
 
 #[test]
 fn open_things_stay_with_postgres() {
-    open_things_stay(Some(Kind::Postgres), "transport=dev");
+    open_things_stay(Some(Kind::Postgres), "transport=auto");
 }
 
 /// Sends a line to the process that serves the mount, and returns its next line.
@@ -332,7 +332,7 @@ fn tell(stream: &mut BufReader<UnixStream>, line: &str) -> serde_json::Value {
 
 #[test]
 fn a_new_process_that_fails_leaves_the_mount_to_the_old_one() {
-    let Some(mount) = Mount::new(None, "transport=dev") else { return };
+    let Some(mount) = Mount::new(None, "transport=auto") else { return };
     let (_, server) = mount.session();
     let status = mount.place.status();
     let volume = status["uuid"].as_str().unwrap();
@@ -364,7 +364,7 @@ fn a_new_process_that_fails_leaves_the_mount_to_the_old_one() {
     for say in [None, Some("it failed\n")] {
         let mut stream = connect();
         let offer = tell(&mut stream, &wanted(volume, &["allow_other", "atime=never"]));
-        assert!(offer["devices"].as_u64().unwrap() > 1 && offer["lock"] == true, "{offer}");
+        assert!(offer["devices"].as_u64().unwrap() >= 1 && offer["lock"] == true, "{offer}");
         // The mount is paused now.
         thread::scope(|scope| {
             let call = scope.spawn(|| answers(&mut file));
@@ -385,7 +385,7 @@ fn a_new_process_that_fails_leaves_the_mount_to_the_old_one() {
 
 #[test]
 fn what_cannot_be_taken_over_says_why_and_goes_on() {
-    let Some(mount) = Mount::new(None, "transport=dev") else { return };
+    let Some(mount) = Mount::new(None, "transport=auto") else { return };
     let take_over = |url: &str, mnt: &str, more: &[&str]| {
         limen(&[&["mount", "--take-over", "--log", &mount.place.text("log2")], more, &[url, mnt]].concat())
     };
@@ -440,7 +440,7 @@ fn users_take_over_their_own_mounts_only() {
     };
     let (url, mnt, log) = (place.url(), place.mnt(), place.text("log"));
     let mount = |uid: u32, more: &[&str]| {
-        by(uid, &[&["mount", "-d", "--log", &log, "-o", "transport=dev"], more, &[&url, &mnt]].concat())
+        by(uid, &[&["mount", "-d", "--log", &log, "-o", "transport=auto"], more, &[&url, &mnt]].concat())
     };
     by(OWNER, &["format", &url, "vol"]).ok();
     mount(OWNER, &[]).ok();
@@ -471,7 +471,7 @@ fn users_take_over_their_own_mounts_only() {
 /// metrics stays.
 #[test]
 fn the_service_manager_and_the_metrics_follow() {
-    let Some(mount) = Mount::new(None, "transport=dev") else { return };
+    let Some(mount) = Mount::new(None, "transport=auto") else { return };
     let (socket, name) = (mount.place.path("notify"), mount.place.text("notify"));
     let notified = UnixDatagram::bind(&socket).unwrap();
     notified.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
@@ -489,7 +489,7 @@ fn the_service_manager_and_the_metrics_follow() {
         "--log",
         &log,
         "-o",
-        "transport=dev",
+        "transport=auto",
         &mount.url,
         &mnt,
     ]);
@@ -515,7 +515,7 @@ fn blocks_that_wait_for_upload_are_uploaded_after_the_hand_over() {
     }
     let place = Place::formatted();
     let options =
-        format!("transport=dev,writeback,upload_limit=2M,cache_dir_free=0,cache_dir={}", place.text("cache"));
+        format!("transport=auto,writeback,upload_limit=2M,cache_dir_free=0,cache_dir={}", place.text("cache"));
     place.mount(&["-o", &options]).ok();
     let mut content = Random::seeded("TAKE_OVER_SEED").bytes(12 << 20);
     fs::write(place.path("mnt/f"), &content).unwrap();
@@ -534,7 +534,7 @@ fn blocks_that_wait_for_upload_are_uploaded_after_the_hand_over() {
 /// A listing that shows each caller only what it may read goes on for the caller that began it.
 #[test]
 fn filtered_listings_stay_filtered() {
-    let Some(mount) = Mount::new(None, "transport=dev,abe") else { return };
+    let Some(mount) = Mount::new(None, "transport=auto,abe") else { return };
     fs::create_dir(mount.at("many")).unwrap();
     for n in 0..2000 {
         let path = mount.at(&format!("many/name-{n:0>60}"));
@@ -567,7 +567,7 @@ fn filtered_listings_stay_filtered() {
 fn changes_of_another_mount_during_the_hand_over_are_not_missed() {
     const FILES: u32 = 300;
     const SEEN_WITHIN: Duration = Duration::from_secs(30);
-    let Some(mount) = Mount::new(Some(Kind::Postgres), "transport=dev") else { return };
+    let Some(mount) = Mount::new(Some(Kind::Postgres), "transport=auto") else { return };
     let (mnt2, log2) = (mount.place.text("mnt2"), mount.place.text("log2"));
     fs::create_dir(&mnt2).unwrap();
     limen(&["mount", "-d", "--log", &log2, &mount.url, &mnt2]).ok();
@@ -612,7 +612,7 @@ fn line_of(mut stream: &UnixStream) -> String {
 /// The test relays the messages between the two processes, and kills the old one when the new one is ready.
 #[test]
 fn the_new_process_serves_if_the_old_one_is_killed_after_it_has_described_the_mount() {
-    let Some(mount) = Mount::new(None, "transport=dev") else { return };
+    let Some(mount) = Mount::new(None, "transport=auto") else { return };
     let ((_, old), socket) = (mount.session(), mount.socket());
     let mut file = File::create(mount.at("f")).unwrap();
     file.write_all(b"before").unwrap();

@@ -1,7 +1,9 @@
 //! Handing the requests of a mount over to another process: the pause of the workers, the devices, and the
 //! requests that still wait for a reply.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -9,39 +11,50 @@ use std::time::Duration;
 
 use fuse_proto::{Opcode, Unique};
 
+use crate::cpus::{online_cpus, pin};
 use crate::device::Device;
+use crate::entry::{Entries, Entry, HeldEntry};
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::reply::Reply;
+use crate::reply::{Reply, Target};
 
-/// The devices of a mount whose requests come through `/dev/fuse`, and the gate of its workers.
+/// The devices of a mount, the entries of its rings, and the gate of its workers.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerControl {
     /// The first one is the device that the file system was created with.
     devices: Arc<Mutex<Vec<Arc<Device>>>>,
+    pub(crate) entries: Entries,
     pub(crate) gate: Arc<Gate>,
 }
 
 /// A request that waits for its reply, as one process describes it to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unanswered {
-    /// The index of the device to which the reply must be written.
-    pub device: u32,
+    /// The index of the device to which the reply must be written; `None` if an entry of a ring has the request.
+    pub device: Option<u32>,
     pub unique: u64,
     pub opcode: u32,
 }
 
 impl WorkerControl {
     pub(crate) fn new(devices: Vec<Arc<Device>>) -> Self {
-        WorkerControl { devices: Arc::new(Mutex::new(devices)), gate: Arc::default() }
+        WorkerControl { devices: Arc::new(Mutex::new(devices)), ..WorkerControl::default() }
     }
 
     /// Pauses the workers after the requests that they handle, for which this waits at most for `timeout`. `root` is a
     /// descriptor of the file system. Returns whether they are paused; if not, they continue.
     ///
     /// # Errors
-    /// [`Error::System`] if a thread cannot be started; the workers continue.
+    /// [`Error::System`] if a thread cannot be started, or this process may not run on a CPU from which requests come
+    /// through a ring. The workers continue.
     pub fn pause(&self, root: OwnedFd, timeout: Duration) -> Result<bool, Error> {
+        match self.has_rings() {
+            true => self.pause_rings(&Arc::new(root), timeout),
+            false => self.pause_devices(root, timeout),
+        }
+    }
+
+    fn pause_devices(&self, root: OwnedFd, timeout: Duration) -> Result<bool, Error> {
         // If no worker is left to read the thread's request, the request waits until the workers continue or
         // another process serves. This does not keep the process from ending.
         let (tick, ticks) = sync_channel::<()>(1);
@@ -59,6 +72,41 @@ impl WorkerControl {
         Ok(self.gate.close(timeout, &|| _ = tick.try_send(())))
     }
 
+    /// Gives each entry that waits in a queue of the kernel a request, because the kernel takes no entry back. The
+    /// requests come from threads that run on the CPU of the queue. They are answered when the workers continue, or by
+    /// another process.
+    fn pause_rings(&self, root: &Arc<OwnedFd>, timeout: Duration) -> Result<bool, Error> {
+        let failed = |e| Error::system("pause the workers of the rings", e);
+        let own = rustix::thread::sched_getaffinity(None).map_err(|e| failed(e.into()))?;
+        let is_foreign = |cpu: &usize| *cpu >= rustix::thread::CpuSet::MAX_CPU || !own.is_set(*cpu);
+        if let Some(cpu) = online_cpus().map_err(failed)?.into_iter().find(is_foreign) {
+            return Err(failed(io::Error::other(format!("this process may not run on CPU {cpu}"))));
+        }
+        let left = AtomicUsize::new(4 * self.lock_entries().len());
+        let wake = || {
+            let queues: Vec<u16> =
+                self.lock_entries().iter().filter_map(|entry| entry.waiting_queue()).collect();
+            for queue in queues.into_iter().filter(|queue| !is_foreign(&usize::from(*queue))) {
+                // An entry may get the request of a program instead. Then the request of this process waits.
+                if left
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+                    .is_err()
+                {
+                    return;
+                }
+                let root = Arc::clone(root);
+                let request = move || {
+                    if pin(queue.into()).is_ok() {
+                        let _ = rustix::fs::fstatfs(&*root);
+                    }
+                };
+                // If no thread can be started, the workers do not pause in time.
+                let _ = thread::Builder::new().name("limen-wake".into()).spawn(request);
+            }
+        };
+        Ok(self.gate.close(timeout, &wake))
+    }
+
     /// Lets paused workers continue.
     pub fn resume(&self) {
         self.gate.open();
@@ -71,15 +119,43 @@ impl WorkerControl {
 
     /// Describes the request of a reply for another process.
     pub fn describe(&self, reply: &Reply) -> Option<Unanswered> {
-        let device = self.lock().iter().position(|device| reply.is_to(device))?;
-        let (unique, opcode) = (reply.unique().0, reply.opcode().0);
-        Some(Unanswered { device: u32::try_from(device).ok()?, unique, opcode })
+        let device = match reply.target() {
+            Target::Device(own) => Some(self.lock().iter().position(|device| Arc::ptr_eq(own, device))?),
+            Target::Ring(_) => None,
+        };
+        let device = device.map(u32::try_from).transpose().ok()?;
+        Some(Unanswered { device, unique: reply.unique().0, opcode: reply.opcode().0 })
     }
 
-    /// The reply to a request that another process has read and described; `None` if there is no such device.
+    /// The reply to a request that another process has received and described; `None` if there is no such device, or no
+    /// entry of a ring has the request.
     pub fn reply_to(&self, request: Unanswered) -> Option<Reply> {
-        let device = self.lock().get(request.device as usize).cloned()?;
-        Some(Reply::to(device, Unique(request.unique), Opcode(request.opcode)))
+        let unique = Unique(request.unique);
+        let target = match request.device {
+            Some(device) => Target::Device(self.lock().get(device as usize).cloned()?),
+            None => Target::Ring(self.lock_entries().iter().find(|entry| entry.is_open(unique)).cloned()?),
+        };
+        Some(Reply::to(target, unique, Opcode(request.opcode)))
+    }
+
+    /// Whether requests come through rings.
+    pub fn has_rings(&self) -> bool {
+        !self.lock_entries().is_empty()
+    }
+
+    /// Records that requests come through `/dev/fuse` only.
+    pub(crate) fn forget_rings(&self) {
+        self.lock_entries().clear();
+    }
+
+    /// Describes the requests and replies in the entries of the rings for another process, while the workers and all
+    /// threads that could reply are paused; `None` if a request is being handled.
+    pub fn held(&self) -> Option<Vec<HeldEntry>> {
+        self.lock_entries()
+            .iter()
+            .filter_map(|entry| entry.describe().transpose())
+            .collect::<Result<_, _>>()
+            .ok()
     }
 
     pub(crate) fn get(&self, index: usize) -> Option<Arc<Device>> {
@@ -88,6 +164,10 @@ impl WorkerControl {
 
     pub(crate) fn add(&self, device: &Arc<Device>) {
         self.lock().push(Arc::clone(device));
+    }
+
+    fn lock_entries(&self) -> MutexGuard<'_, Vec<Arc<Entry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Device>>> {
@@ -108,17 +188,22 @@ impl AsFd for OwnedDevice {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::num::NonZeroUsize;
 
     use super::*;
+    use crate::handler::Workers;
     use crate::serve::DevFuse;
 
     #[test]
     fn only_fuse_devices_are_taken_over() {
-        assert!(DevFuse::take_over(Vec::new()).is_err());
+        let workers = Workers { threads: NonZeroUsize::MIN, max_write_bytes: 4096 };
+        assert!(DevFuse::take_over(Vec::new(), None, &workers).is_err());
         for path in ["/dev/null", "/"] {
-            assert!(DevFuse::take_over(vec![File::open(path).unwrap().into()]).is_err(), "{path}");
+            let files = vec![File::open(path).unwrap().into()];
+            assert!(DevFuse::take_over(files, None, &workers).is_err(), "{path}");
         }
         let control = WorkerControl::default();
-        assert!(control.reply_to(Unanswered { device: 0, unique: 2, opcode: 3 }).is_none());
+        assert!(control.reply_to(Unanswered { device: Some(0), unique: 2, opcode: 3 }).is_none());
+        assert!(control.reply_to(Unanswered { device: None, unique: 2, opcode: 3 }).is_none());
     }
 }

@@ -21,6 +21,8 @@ pub(crate) enum Event {
     Request(usize),
     /// The file system is unmounted or aborted.
     End,
+    /// There is no request, but the other descriptor is readable.
+    Woken,
 }
 
 impl Device {
@@ -57,6 +59,34 @@ impl Device {
                     self.wait()?;
                     continue;
                 }
+                Err(Errno::NODEV | Errno::CONNABORTED) => Ok(Event::End),
+                Err(e) => Err(e.into()),
+            };
+        }
+    }
+
+    /// Makes [`Device::read_unless`] possible, for all processes that have this open file.
+    pub(crate) fn set_nonblocking(&self) -> Result<(), Errno> {
+        let flags = rustix::fs::fcntl_getfl(&self.0)?;
+        rustix::fs::fcntl_setfl(&self.0, flags | rustix::fs::OFlags::NONBLOCK)
+    }
+
+    /// Waits for the next request, like [`Device::read`], or until `wake` is readable.
+    pub(crate) fn read_unless(&self, wake: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Event> {
+        loop {
+            let mut fds =
+                [PollFd::new(&self.0, PollFlags::IN), PollFd::from_borrowed_fd(wake, PollFlags::IN)];
+            match rustix::event::poll(&mut fds, None) {
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(e.into()),
+            }
+            if fds[1].revents().contains(PollFlags::IN) {
+                return Ok(Event::Woken);
+            }
+            return match rustix::io::read(&self.0, &mut *buffer) {
+                Ok(len) => Ok(Event::Request(len)),
+                Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => continue,
                 Err(Errno::NODEV | Errno::CONNABORTED) => Ok(Event::End),
                 Err(e) => Err(e.into()),
             };

@@ -1,12 +1,17 @@
 //! Pauses the workers of a mount between two requests, so that another process can take the mount over.
 //!
-//! A worker that waits in read(2) does not see that the gate is closed. It is woken by a request of this process
-//! ([`Gate::close`]), which it answers with an error. No signal is used, because a signal could also interrupt a call of
-//! a client library.
+//! A worker that waits for a request does not see that the gate is closed. It is woken by a request of this process
+//! ([`Gate::close`]). A worker that reads from `/dev/fuse` answers this request with an error; one with a ring keeps it.
+//! If requests come through rings, the worker that reads from `/dev/fuse` gets none of them, and also waits for
+//! [`Gate::wake_fd`]. No signal is used, because a signal could also interrupt a call of a client library.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
 
 /// How long [`Gate::close`] waits for workers before it wakes the next one.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -17,6 +22,8 @@ pub(crate) struct Gate {
     is_closed: AtomicBool,
     /// The id of the thread whose requests wake the workers.
     waker: AtomicU32,
+    /// An eventfd that is signaled while the gate is closed.
+    wake: OnceLock<OwnedFd>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -42,6 +49,18 @@ impl Gate {
         self.is_closed.load(Ordering::Acquire)
     }
 
+    /// Creates the descriptor for [`Gate::wake_fd`].
+    pub(crate) fn make_wake_fd(&self) -> Result<(), Errno> {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let _ = self.wake.set(wake);
+        Ok(())
+    }
+
+    /// A descriptor that is readable while the gate is closed; `None` without [`Gate::make_wake_fd`].
+    pub(crate) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.wake.get().map(AsFd::as_fd)
+    }
+
     /// Declares that the requests of this thread wake the workers.
     pub(crate) fn set_waker(&self) {
         self.waker.store(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs(), Ordering::Release);
@@ -58,6 +77,10 @@ impl Gate {
     pub(crate) fn close(&self, timeout: Duration, wake: &dyn Fn()) -> bool {
         let until = Instant::now() + timeout;
         self.is_closed.store(true, Ordering::Release);
+        if let Some(wake) = self.wake_fd() {
+            // This fails only if the counter is at its maximum, and then the descriptor is readable already.
+            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+        }
         loop {
             let state = self.lock();
             if state.working == 0 {
@@ -81,8 +104,19 @@ impl Gate {
     /// Lets the workers continue.
     pub(crate) fn open(&self) {
         let _state = self.lock();
+        if let Some(wake) = self.wake_fd() {
+            // This fails if the gate is open already.
+            let _ = rustix::io::read(wake, &mut [0; 8]);
+        }
         self.is_closed.store(false, Ordering::Release);
         self.changed.notify_all();
+    }
+
+    /// Waits until the gate is open. [`Gate::close`] does not wait for the calling thread.
+    pub(crate) fn wait_open(&self) {
+        let state = self.lock();
+        let _state =
+            self.changed.wait_while(state, |_| self.is_closed()).unwrap_or_else(PoisonError::into_inner);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -9,14 +9,17 @@
 //!    unmounted.
 //! 3. [`Mount::attach`], called when requests are served, attaches the volume's root to the mount point.
 //!
-//! A mount that is served through `/dev/fuse` can be handed to another process ([`WorkerControl`]).
+//! A mount can be handed to another process ([`WorkerControl`]).
 //!
 //! **Invariant:** each request that needs a reply gets one: a [`Reply`] that is dropped, because of a panic
 //! or a bug, sends EIO.
 
 mod allocator;
+mod area;
 mod control;
+mod cpus;
 mod device;
+mod entry;
 mod error;
 mod fd_passing;
 mod fusermount;
@@ -35,6 +38,7 @@ mod uring;
 
 pub use allocator::return_freed_memory;
 pub use control::{OwnedDevice, Unanswered, WorkerControl};
+pub use entry::HeldEntry;
 pub use error::Error;
 pub use fd_passing::{receive_fds, send_fds};
 pub use handler::{Handler, Transport, Workers};

@@ -6,7 +6,7 @@ use fuse_proto::{Header, Opcode, Unique};
 use types::Errno;
 
 use crate::device::Device;
-use crate::uring::Entry;
+use crate::entry::Entry;
 
 /// The obligation to reply to one request, at once or later, from any thread. If dropped without a reply, it
 /// sends EIO.
@@ -53,16 +53,14 @@ impl Reply {
         Reply { target, unique: header.unique, opcode: header.opcode, wanted }
     }
 
-    /// The reply to a request that another process has read from this device.
-    pub(crate) fn to(device: Arc<Device>, unique: Unique, opcode: Opcode) -> Self {
-        let target = Target::Device(device);
+    /// The reply to a request that another process has received.
+    pub(crate) fn to(target: Target, unique: Unique, opcode: Opcode) -> Self {
         let wanted = target.wants(opcode);
         Reply { target, unique, opcode, wanted }
     }
 
-    /// Whether the request came from this device.
-    pub(crate) fn is_to(&self, device: &Arc<Device>) -> bool {
-        matches!(&self.target, Target::Device(own) if Arc::ptr_eq(own, device))
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
     }
 
     /// Sends success, with the bytes of a [`fuse_proto::Body`] or a [`fuse_proto::DirBuffer`], or plain

@@ -34,8 +34,8 @@ impl From<DevFuse> for Ring {
 
 impl Transport for Ring {
     fn serve(&self, workers: &Workers, handler: &Handler<'_>) -> Result<(), Error> {
-        self.device.serve_with(workers, handler, |device| {
-            ring_workers(device, workers).unwrap_or_else(|error| {
+        self.device.serve_with(workers, handler, |device, control| {
+            ring_workers(device, workers, &[], control).unwrap_or_else(|error| {
                 tracing::warn!(%error, "cannot set up io_uring; requests come through /dev/fuse");
                 Vec::new()
             })

@@ -1,36 +1,66 @@
 //! The threads that serve requests from rings (see `ring.rs`), and the queues of the kernel.
 
-use std::fs;
+use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
 
+use crate::control::WorkerControl;
+use crate::cpus::{pin, possible_cpus};
 use crate::device::Device;
+use crate::entry::{HeldEntry, Scratch};
 use crate::error::Error;
+use crate::gate::Gate;
 use crate::handler::{Handler, Workers, answer};
 use crate::reply::Target;
-use crate::uring::{Event, Ring as ThreadRing, Scratch, is_wake_up};
+use crate::uring::{Event, Ring as ThreadRing, is_wake_up};
 
 /// The work of one thread.
 pub(crate) struct RingWorker {
     ring: ThreadRing,
-    /// The CPU to pin the thread to.
+    /// The CPU to pin the thread to. `None` if this process cannot run on the CPU of the queue: then no request of this
+    /// process can wake the thread.
     cpu: Option<usize>,
+}
+
+impl std::fmt::Debug for RingWorker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RingWorker").field("cpu", &self.cpu).finish_non_exhaustive()
+    }
 }
 
 impl RingWorker {
     /// Serves until the file system is unmounted. Returns false if the kernel rejected the ring: requests
     /// then come through `/dev/fuse`.
-    pub(crate) fn work(mut self, handler: &Handler<'_>) -> Result<bool, Error> {
+    ///
+    /// While the gate is closed, the thread handles no request. It keeps the requests that it receives, and waits when
+    /// the kernel holds none of its entries.
+    pub(crate) fn work(mut self, handler: &Handler<'_>, gate: &Gate) -> Result<bool, Error> {
         let failed = |e| Error::system("use io_uring", e);
-        self.cpu.inspect(|cpu| pin(*cpu));
+        if let Some(Err(error)) = self.cpu.map(pin) {
+            tracing::warn!(cpu = self.cpu, %error, "cannot pin a worker");
+        }
+        let working = self.cpu.map(|_| gate.enter());
         let mut scratch = Scratch::new();
         let mut served = false;
-        self.ring.lend().map_err(failed)?;
-        while let Some(event) = self.ring.next().map_err(failed)? {
+        self.ring.begin().map_err(failed)?;
+        loop {
+            if self.ring.are_all_returned() && gate.is_closed() {
+                match &working {
+                    Some(working) => working.pass(),
+                    None => gate.wait_open(),
+                }
+            }
+            let held = if gate.is_closed() { None } else { self.ring.next_held() };
+            let event = match held {
+                Some(entry) => Some(Event::Request(entry)),
+                None => self.ring.next().map_err(failed)?,
+            };
+            let Some(event) = event else { return Ok(true) };
             match event {
+                Event::Request(entry) if gate.is_closed() => self.ring.hold(entry),
                 Event::Request(entry) => {
                     served = true;
                     match entry.open(&mut scratch) {
@@ -63,26 +93,23 @@ impl RingWorker {
                 }
             }
         }
-        Ok(true)
     }
 }
-
-/// Pins the calling thread to one CPU. A wake-up between a caller and a worker takes a few microseconds on the same CPU,
-/// and some tens of microseconds across CPUs of a virtual machine.
-fn pin(cpu: usize) {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-        tracing::warn!(cpu, %error, "cannot pin a worker");
-    }
-}
-
-/// With more queues than this, their threads would cost too much.
-const MAX_QUEUES: usize = 1024;
 
 /// Creates the rings of all queues: several for each CPU that this process may use, and one for each other
-/// CPU, which other processes may use, or this one later.
-pub(crate) fn ring_workers(device: &Arc<Device>, workers: &Workers) -> std::io::Result<Vec<RingWorker>> {
+/// CPU, which other processes may use, or this one later. Another process may have described the entries `held`, which
+/// these rings take over.
+///
+/// # Errors
+/// io_uring is missing or not allowed; there is no memory; or an entry cannot be taken over.
+pub(crate) fn ring_workers(
+    device: &Arc<Device>,
+    workers: &Workers,
+    held: &[HeldEntry],
+    control: &WorkerControl,
+) -> io::Result<Vec<RingWorker>> {
+    control.gate.make_wake_fd()?;
+    device.set_nonblocking()?;
     let queues = possible_cpus()?;
     let ours = rustix::thread::sched_getaffinity(None)?;
     let is_ours = |cpu: usize| cpu < CpuSet::MAX_CPU && ours.is_set(cpu);
@@ -93,9 +120,18 @@ pub(crate) fn ring_workers(device: &Arc<Device>, workers: &Workers) -> std::io::
     for cpu in 0..queues {
         let (threads, pinned) = if is_ours(cpu) { (threads, Some(cpu)) } else { (1, None) };
         for _ in 0..threads {
-            let ring = ThreadRing::new(Arc::clone(device), cpu as u16, payload_bytes)?;
+            let ring = ThreadRing::new(Arc::clone(device), cpu as u16, payload_bytes, &control.entries)?;
             ring_workers.push(RingWorker { ring, cpu: pinned });
         }
+    }
+    for entry in held {
+        let of_queue = ring_workers.iter_mut().filter(|worker| worker.ring.queue() == entry.queue);
+        let worker = of_queue.min_by_key(|worker| worker.ring.len()).ok_or(io::ErrorKind::InvalidInput)?;
+        worker.ring.adopt(entry)?;
+    }
+    // Nothing may fail any more once the kernel waits for the entries.
+    for worker in ring_workers.iter_mut().filter(|worker| worker.ring.len() == 0) {
+        worker.ring.add()?;
     }
     Ok(ring_workers)
 }
@@ -103,38 +139,3 @@ pub(crate) fn ring_workers(device: &Arc<Device>, workers: &Workers) -> std::io::
 /// `FUSE_DEFAULT_MAX_PAGES_PER_REQ`: the payload size that the kernel requires if no larger WRITE is
 /// negotiated.
 const MIN_PAYLOAD_BYTES: usize = 128 << 10;
-
-/// The number of possible CPUs (`num_possible_cpus`): the kernel has one queue for each.
-fn possible_cpus() -> std::io::Result<usize> {
-    let list = fs::read_to_string("/sys/devices/system/cpu/possible")?;
-    let count = count_cpus(list.trim()).filter(|count| (1..=MAX_QUEUES).contains(count));
-    count.ok_or_else(|| {
-        std::io::Error::other(format!(
-            "cannot parse the list of CPUs, or there are more than {MAX_QUEUES}: {list}"
-        ))
-    })
-}
-
-/// Counts the CPUs in a list like `0-3,8`.
-fn count_cpus(list: &str) -> Option<usize> {
-    list.split(',').try_fold(0usize, |count, range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        count.checked_add(last.checked_sub(first)?.checked_add(1)?)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cpu_lists_are_counted() {
-        assert_eq!(count_cpus("0"), Some(1));
-        assert_eq!(count_cpus("0-1"), Some(2));
-        assert_eq!(count_cpus("0-3,8,10-11"), Some(7));
-        for list in ["", "a", "3-1", "1-", "0,"] {
-            assert_eq!(count_cpus(list), None);
-        }
-    }
-}

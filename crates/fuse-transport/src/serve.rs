@@ -6,9 +6,9 @@
 
 use std::io;
 use std::num::NonZeroUsize;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 use fuse_proto::{InitFlags, Opcode, Operation, Request, Unique, WRITE_PREFIX_BYTES};
@@ -16,41 +16,54 @@ use types::Errno;
 
 use crate::control::WorkerControl;
 use crate::device::{Device, Event};
+use crate::entry::HeldEntry;
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::handler::{Handler, Transport, Workers, answer};
 use crate::notifier::Notifier;
 use crate::reply::Target;
-use crate::ring_worker::RingWorker;
+use crate::ring_worker::{RingWorker, ring_workers};
 
 /// The `/dev/fuse` transport: one device per worker.
 #[derive(Debug)]
 pub struct DevFuse {
     device: Arc<Device>,
     control: WorkerControl,
-    /// Whether the kernel has its answer to INIT already, from another process.
-    is_begun: bool,
+    /// The workers for the rings of a mount that another process has served, which are none if requests come through
+    /// `/dev/fuse`. `None` if the kernel still waits for the reply to INIT.
+    taken_over: Option<Mutex<Vec<RingWorker>>>,
 }
 
 impl DevFuse {
     pub(crate) fn new(device: Device) -> Self {
         let device = Arc::new(device);
-        DevFuse { control: WorkerControl::new(vec![Arc::clone(&device)]), device, is_begun: false }
+        DevFuse { control: WorkerControl::new(vec![Arc::clone(&device)]), device, taken_over: None }
     }
 
-    /// Continues to serve a file system that another process has served: with its devices, in their order.
+    /// Continues to serve a file system that another process has served: with its devices, in their order, and with the
+    /// entries of its rings. `held` is `None` if requests come through `/dev/fuse`.
     ///
     /// # Errors
-    /// [`Error::System`] if there is no device, or a descriptor is not one.
-    pub fn take_over(fds: Vec<OwnedFd>) -> Result<Self, Error> {
-        let invalid = || Error::system("take a mount over", io::Error::from(io::ErrorKind::InvalidInput));
+    /// [`Error::System`] if there is no device, a descriptor is not one, or the entries cannot be taken over. Then the
+    /// other process can continue.
+    pub fn take_over(
+        fds: Vec<OwnedFd>,
+        held: Option<&[HeldEntry]>,
+        workers: &Workers,
+    ) -> Result<Self, Error> {
+        let failed = |e| Error::system("take a mount over", e);
+        let invalid = || failed(io::Error::from(io::ErrorKind::InvalidInput));
         let devices = fds.into_iter().map(|fd| match Device::is_device(&fd) {
             true => Ok(Arc::new(Device::from(fd))),
             false => Err(invalid()),
         });
         let devices: Vec<Arc<Device>> = devices.collect::<Result<_, _>>()?;
         let device = Arc::clone(devices.first().ok_or_else(invalid)?);
-        Ok(DevFuse { device, control: WorkerControl::new(devices), is_begun: true })
+        let control = WorkerControl::new(devices);
+        let rings = held.map(|held| ring_workers(&device, workers, held, &control)).transpose();
+        let rings =
+            rings.map_err(|e| Error::system("take the rings of a mount over", e))?.unwrap_or_default();
+        Ok(DevFuse { device, control, taken_over: Some(Mutex::new(rings)) })
     }
 
     /// The devices and the gate of the workers.
@@ -69,7 +82,7 @@ impl DevFuse {
 
 impl Transport for DevFuse {
     fn serve(&self, workers: &Workers, handler: &Handler<'_>) -> Result<(), Error> {
-        self.serve_with(workers, handler, |_| Vec::new())
+        self.serve_with(workers, handler, |_, _| Vec::new())
     }
 }
 
@@ -79,30 +92,35 @@ impl DevFuse {
         &self,
         workers: &Workers,
         handler: &Handler<'_>,
-        make_workers: impl FnOnce(&Arc<Device>) -> Vec<RingWorker>,
+        make_workers: impl FnOnce(&Arc<Device>, &WorkerControl) -> Vec<RingWorker>,
     ) -> Result<(), Error> {
-        if self.is_begun {
+        if let Some(rings) = &self.taken_over {
+            let rings = std::mem::take(&mut *rings.lock().unwrap_or_else(PoisonError::into_inner));
             return thread::scope(|scope| {
                 let mut pool = Pool { scope, running: Vec::new() };
-                let started = self.start_workers(&mut pool, workers, workers.threads.get(), handler);
+                // With rings, only FORGET and INTERRUPT come through `/dev/fuse`.
+                let threads = if rings.is_empty() { workers.threads.get() } else { 1 };
+                let mut started = Ok(());
+                for (index, ring) in rings.into_iter().enumerate() {
+                    let worker = move || self.serve_ring(ring, workers, handler);
+                    started = started.and(pool.start(format!("limen-ring-{index}"), worker));
+                }
+                let started = started.and(self.start_workers(&mut pool, workers, threads, handler));
                 started.and(pool.join())
             });
         }
         // The kernel sends INIT first, and nothing else before its answer.
         let mut buffer = RequestBuffer::new(workers.max_write_bytes);
-        let Some(init) = buffer.read(&self.device)? else { return Ok(()) };
+        let Some(init) = buffer.read(&self.device, None)? else { return Ok(()) };
         thread::scope(|scope| {
             let mut pool = Pool { scope, running: Vec::new() };
-            let ring_workers = if offers_rings(init) { make_workers(&self.device) } else { Vec::new() };
+            let ring_workers =
+                if offers_rings(init) { make_workers(&self.device, &self.control) } else { Vec::new() };
             let mut gates = Vec::new();
             for ring_worker in ring_workers {
                 let (open, gate) = sync_channel(1);
-                let device = Arc::clone(&self.device);
                 let worker = move || match gate.recv() {
-                    Ok(()) => ring_worker.work(handler).and_then(|served| match served {
-                        true => Ok(()),
-                        false => work(&device, workers, handler, &self.control.gate),
-                    }),
+                    Ok(()) => self.serve_ring(ring_worker, workers, handler),
                     // The rings were dropped before they were used.
                     Err(_) => Ok(()),
                 };
@@ -116,6 +134,9 @@ impl DevFuse {
                 }
             }
             let ready = !gates.is_empty();
+            if !ready {
+                self.control.forget_rings();
+            }
             let target = Target::Device(Arc::clone(&self.device));
             answer(&target, None, init, &|mut request, reply| {
                 if let (Operation::Init(init), false) = (&mut request.operation, ready) {
@@ -132,6 +153,16 @@ impl DevFuse {
             let started = self.start_workers(&mut pool, workers, threads, handler);
             started.and(pool.join())
         })
+    }
+
+    fn serve_ring(&self, ring: RingWorker, workers: &Workers, handler: &Handler<'_>) -> Result<(), Error> {
+        match ring.work(handler, &self.control.gate)? {
+            true => Ok(()),
+            false => {
+                self.control.forget_rings();
+                work(&self.device, workers, handler, &self.control.gate)
+            }
+        }
     }
 
     /// Starts the workers that read from `/dev/fuse`.
@@ -216,12 +247,17 @@ impl RequestBuffer {
         RequestBuffer { memory, start }
     }
 
-    /// The next request; `None` when the file system has ended.
-    fn read(&mut self, device: &Device) -> Result<Option<&[u8]>, Error> {
+    /// The next request, or `None` when the file system has ended. Returns an empty slice if `wake` is readable.
+    fn read(&mut self, device: &Device, wake: Option<BorrowedFd<'_>>) -> Result<Option<&[u8]>, Error> {
         let buffer = &mut self.memory[self.start..];
-        match device.read(buffer).map_err(|e| Error::system("read from /dev/fuse", e))? {
+        let event = match wake {
+            Some(wake) => device.read_unless(wake, buffer),
+            None => device.read(buffer),
+        };
+        match event.map_err(|e| Error::system("read from /dev/fuse", e))? {
             Event::Request(len) => Ok(Some(&buffer[..len])),
             Event::End => Ok(None),
+            Event::Woken => Ok(Some(&[])),
         }
     }
 }
@@ -232,7 +268,10 @@ fn work(device: &Arc<Device>, workers: &Workers, handler: &Handler<'_>, gate: &G
     let working = gate.enter();
     loop {
         working.pass();
-        let Some(request) = buffer.read(device)? else { return Ok(()) };
+        let Some(request) = buffer.read(device, gate.wake_fd())? else { return Ok(()) };
+        if request.is_empty() {
+            continue;
+        }
         match if gate.is_closed() { waking(request, gate) } else { None } {
             Some(unique) => target.answer(unique, Err(Errno::EAGAIN)),
             None => answer(&target, None, request, handler),

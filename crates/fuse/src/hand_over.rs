@@ -5,13 +5,10 @@
 //! has promised not to continue ([`TakenOver::serve`]). A request that waits for a lock is answered by the
 //! next process, on the device from which the request was read.
 //!
-//! Mounts whose requests come through io_uring are not handed over (`fs/fuse/dev_uring.c` of Linux 6.18). An
-//! entry of a queue is memory of the process that registered it, and the kernel takes no entry back on
-//! request: a commit always fetches the next request. When the process ends, an entry without a request is
-//! canceled, but a request that was just assigned to an entry is never answered (`fuse_uring_send_in_task`),
-//! and `FUSE_NOTIFY_RESEND` finds only requests that were read from devices (`fuse_resend`). Requests that
-//! arrive while a queue has no entry wait there until an entry is committed: a new process that registers
-//! entries does not get these requests (`fuse_uring_do_register`).
+//! If requests come through io_uring, the first process lets each entry of the kernel's queues receive a request before
+//! it describes the mount, because the kernel takes no entry back. The description has the requests that are not handled
+//! and the replies that are not committed, which the next process takes over ([`HeldEntry`]). Requests that arrive in the
+//! meantime wait in the kernel until an entry of their queue is committed.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -20,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fuse_proto::{InitFlags, InitOut};
-use fuse_transport::{DevFuse, Error, Mount, Notifier, OwnedDevice, RootPlacement, WorkerControl};
+use fuse_transport::{DevFuse, Error, HeldEntry, Mount, Notifier, OwnedDevice, RootPlacement, WorkerControl};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use serde::{Deserialize, Serialize};
 use types::Ino;
@@ -32,7 +29,7 @@ use crate::waiters::{WaiterState, Waiters};
 use crate::{Channel, root};
 
 /// The version of the format of [`State`]. Increment it with each change of `State` or of anything in it.
-pub const FORMAT: u32 = 1 << 16 | vfs::HAND_OVER_FORMAT;
+pub const FORMAT: u32 = 2 << 16 | vfs::HAND_OVER_FORMAT;
 
 /// How long a pause waits for the requests that are being handled. New requests wait meanwhile.
 const REQUESTS_END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,6 +51,8 @@ pub struct State {
     direct: bool,
     next_handle: u64,
     waiters: WaiterState,
+    /// The entries of the rings; `None` if requests come through `/dev/fuse`.
+    held: Option<Vec<HeldEntry>>,
 }
 
 /// See [`InitOut`]; the other fields have no effect after INIT.
@@ -128,13 +127,6 @@ impl Handle {
     /// Why the mount cannot be handed over now. It continues here.
     pub fn pause(&self) -> Result<(Paused<'_>, State), String> {
         let negotiated = *self.negotiated.get().ok_or("the kernel has not sent its first request yet")?;
-        if negotiated.flags.contains(InitFlags::OVER_IO_URING) {
-            return Err(
-                "its requests come through io_uring, whose queues belong to the process that serves them: \
-                        only mounts with -o transport=dev can be taken over"
-                    .into(),
-            );
-        }
         let root = self.open_root()?;
         let hand_over = self.vfs.begin_hand_over()?;
         // A notification can wait for a page or a name that a request in flight has locked. So most are
@@ -161,6 +153,10 @@ impl Handle {
             None => return Err("the hand-over has ended".into()),
         };
         let waiters = self.waiters.describe(&self.control).ok_or("a request cannot be described")?;
+        let held = match self.control.has_rings() {
+            true => Some(self.control.held().ok_or("a request did not end in time")?),
+            false => None,
+        };
         let state = State {
             vfs,
             negotiated: Negotiated {
@@ -174,6 +170,7 @@ impl Handle {
             direct: self.direct,
             next_handle: self.next_handle.load(Ordering::Relaxed),
             waiters,
+            held,
         };
         Ok((paused, state))
     }
@@ -226,6 +223,7 @@ pub struct TakenOver {
     server: Server,
     mount: (PathBuf, (u32, u32)),
     has_stream: bool,
+    options: Options,
 }
 
 impl TakenOver {
@@ -239,13 +237,16 @@ impl TakenOver {
         state: State,
         devices: Vec<OwnedFd>,
         info: SessionInfo,
+        options: &Options,
     ) -> Result<TakenOver, String> {
-        let State { vfs: mount, negotiated, dev, mountpoint, root, direct, next_handle, waiters } = state;
+        let State { vfs: mount, negotiated, dev, mountpoint, root, direct, next_handle, waiters, held } =
+            state;
         if negotiated.max_write_bytes > MAX_WRITE_BYTES {
             return Err("its requests are longer than this version of limen reads".into());
         }
         vfs.take_over(mount, info)?;
-        let device = DevFuse::take_over(devices).map_err(|error| error.to_string())?;
+        let device = DevFuse::take_over(devices, held.as_deref(), &options.workers())
+            .map_err(|error| error.to_string())?;
         let negotiated = InitOut {
             minor: negotiated.minor,
             flags: InitFlags::from_bits_retain(negotiated.flags),
@@ -267,15 +268,16 @@ impl TakenOver {
         server.dispatch.next_handle.store(next_handle, Ordering::Relaxed);
         server.dispatch.waiters.restore(waiters, server.control());
         let has_stream = vfs.is_exclusive() || vfs.caches.wait_stream(STREAM_TIMEOUT);
-        Ok(TakenOver { server, mount: (mountpoint, dev), has_stream })
+        let options = Options { channel: Channel::Device, ..options.clone() };
+        Ok(TakenOver { server, mount: (mountpoint, dev), has_stream, options })
     }
 
     /// Serves: the other process has promised not to continue.
     ///
     /// # Errors
     /// [`Error::System`] if a thread cannot be started.
-    pub fn serve(self, options: &Options) -> Result<Mounted, Error> {
-        let TakenOver { server, mount: (mountpoint, dev), has_stream } = self;
+    pub fn serve(self) -> Result<Mounted, Error> {
+        let TakenOver { server, mount: (mountpoint, dev), has_stream, options } = self;
         let vfs = Arc::clone(&server.dispatch.vfs);
         let placement = match server.dispatch.direct {
             true => RootPlacement::Direct,
@@ -283,7 +285,7 @@ impl TakenOver {
         };
         vfs.continue_session()
             .map_err(|source| Error::System { what: "start a thread of the session".into(), source })?;
-        let serving = server.start(&Options { channel: Channel::Device, ..options.clone() })?;
+        let serving = server.start(&options)?;
         if !has_stream {
             // The kernel may have cached records that other clients have changed meanwhile.
             vfs.caches.invalidate_all();

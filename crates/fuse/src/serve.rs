@@ -47,6 +47,12 @@ pub struct Options {
     pub slow: Option<Duration>,
 }
 
+impl Options {
+    pub(crate) fn workers(&self) -> Workers {
+        Workers { threads: self.workers.unwrap_or_else(default_workers), max_write_bytes: MAX_WRITE_BYTES }
+    }
+}
+
 /// The transport of requests from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Channel {
@@ -172,10 +178,7 @@ impl Server {
         let (next_handle, negotiated) = (Arc::clone(&dispatch.next_handle), Arc::clone(&dispatch.negotiated));
         let (root, direct, control) = (dispatch.root, dispatch.direct, device.control().clone());
         let retrying = waiters.start(Arc::clone(&vfs)).map_err(starting)?;
-        let workers = Workers {
-            threads: options.workers.unwrap_or_else(default_workers),
-            max_write_bytes: MAX_WRITE_BYTES,
-        };
+        let workers = options.workers();
         let counts = Arc::new(RequestCounts::new());
         let counted = Arc::clone(&counts);
         let channel = options.channel;

@@ -74,7 +74,7 @@ pub(crate) struct WaiterState {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct WaitingState {
-    device: u32,
+    device: Option<u32>,
     unique: u64,
     opcode: u32,
     uid: u32,
