@@ -600,6 +600,32 @@ fn changes_of_another_mount_during_the_hand_over_are_not_missed() {
     mount.end();
 }
 
+/// Over io_uring, a mount that is paused has sent requests to itself, which are not answered before it continues. They must
+/// not keep the connection to the kernel open.
+#[test]
+fn a_mount_ends_if_its_process_is_killed_while_it_is_paused() {
+    let Some(mount) = Mount::new(None, "transport=auto") else { return };
+    let (_, server) = mount.session();
+    let status = mount.place.status();
+    let wanted = serde_json::json!({ "volume": status["uuid"], "options": ["allow_other", "atime=never"] });
+    let mut stream = BufReader::new(UnixStream::connect(mount.socket()).unwrap());
+    tell(&mut stream, "hand-over");
+    assert!(tell(&mut stream, &wanted.to_string())["devices"].is_u64());
+    let path = mount.at("f");
+    let call = thread::spawn(move || File::create(path).map(drop).unwrap_err());
+    thread::sleep(MOMENT);
+    assert!(!call.is_finished(), "requests wait");
+    kill_process(Pid::from_raw(server as i32).unwrap(), Signal::KILL).unwrap();
+    // The socket may still hold the devices.
+    drop(stream);
+    soon("the process has ended", || !Path::new(&format!("/proc/{server}")).exists());
+    let error = call.join().unwrap().raw_os_error().map(Errno::from_raw_os_error);
+    assert!(matches!(error, Some(Errno::NOTCONN | Errno::CONNABORTED)), "{error:?}");
+    mount.place.umount(&[]).ok();
+    mount.place.mount_url(&mount.url, &["-o", mount.options]).ok();
+    mount.end();
+}
+
 /// Reads a line and no byte after it.
 fn line_of(mut stream: &UnixStream) -> String {
     let (mut line, mut byte) = (Vec::new(), [0]);

@@ -1,22 +1,25 @@
 //! Handing the requests of a mount over to another process: the pause of the workers, the devices, and the
 //! requests that still wait for a reply.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use fuse_proto::{Opcode, Unique};
+use rustix::thread::CpuSet;
 
-use crate::cpus::{online_cpus, pin};
+use crate::cpus::online_cpus;
 use crate::device::Device;
 use crate::entry::{Entries, Entry, HeldEntry};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::reply::{Reply, Target};
+use crate::wakers::Wakers;
 
 /// The devices of a mount, the entries of its rings, and the gate of its workers.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +27,17 @@ pub struct WorkerControl {
     /// The first one is the device that the file system was created with.
     devices: Arc<Mutex<Vec<Arc<Device>>>>,
     pub(crate) entries: Entries,
+    /// The CPUs to which threads of the rings are pinned.
+    pub(crate) pinned: Arc<OnceLock<Vec<usize>>>,
     pub(crate) gate: Arc<Gate>,
+}
+
+/// The entries of one queue of the kernel.
+#[derive(Clone, Copy, Debug, Default)]
+struct QueueCount {
+    all: usize,
+    /// Those that wait for a request.
+    waiting: usize,
 }
 
 /// A request that waits for its reply, as one process describes it to the next.
@@ -49,7 +62,7 @@ impl WorkerControl {
     /// through a ring. The workers continue.
     pub fn pause(&self, root: OwnedFd, timeout: Duration) -> Result<bool, Error> {
         match self.has_rings() {
-            true => self.pause_rings(&Arc::new(root), timeout),
+            true => self.pause_rings(root, timeout),
             false => self.pause_devices(root, timeout),
         }
     }
@@ -75,41 +88,70 @@ impl WorkerControl {
     /// Gives each entry that waits in a queue of the kernel a request, because the kernel takes no entry back. The
     /// requests come from threads that run on the CPU of the queue. They are answered when the workers continue, or by
     /// another process.
-    fn pause_rings(&self, root: &Arc<OwnedFd>, timeout: Duration) -> Result<bool, Error> {
+    fn pause_rings(&self, root: OwnedFd, timeout: Duration) -> Result<bool, Error> {
         let failed = |e| Error::system("pause the workers of the rings", e);
-        let own = rustix::thread::sched_getaffinity(None).map_err(|e| failed(e.into()))?;
-        let is_foreign = |cpu: &usize| *cpu >= rustix::thread::CpuSet::MAX_CPU || !own.is_set(*cpu);
-        if let Some(cpu) = online_cpus().map_err(failed)?.into_iter().find(is_foreign) {
-            return Err(failed(io::Error::other(format!("this process may not run on CPU {cpu}"))));
-        }
-        let left = AtomicUsize::new(4 * self.lock_entries().len());
+        self.require_same_cpus().map_err(failed)?;
+        let wakers = Wakers::start(root).map_err(failed)?;
+        let sent = RefCell::new(BTreeMap::new());
         let wake = || {
-            let queues: Vec<u16> =
-                self.lock_entries().iter().filter_map(|entry| entry.waiting_queue()).collect();
-            for queue in queues.into_iter().filter(|queue| !is_foreign(&usize::from(*queue))) {
-                // An entry may get the request of a program instead. Then the request of this process waits.
-                if left
-                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
-                    .is_err()
-                {
-                    return;
+            for (queue, QueueCount { all, waiting }) in self.count_pinned() {
+                let mut sent = sent.borrow_mut();
+                let sent = sent.entry(queue).or_insert(0);
+                // An entry may get the request of a program instead. Then the request of this process waits, and the next
+                // entry of the queue that is committed gets it. So more requests than entries are hardly ever needed.
+                let wanted = if *sent == 0 { waiting } else { waiting.min(1) };
+                for _ in 0..wanted.min((2 * all + 1).saturating_sub(*sent)) {
+                    *sent += usize::from(wakers.wake(queue));
                 }
-                let root = Arc::clone(root);
-                let request = move || {
-                    if pin(queue.into()).is_ok() {
-                        let _ = rustix::fs::fstatfs(&*root);
-                    }
-                };
-                // If no thread can be started, the workers do not pause in time.
-                let _ = thread::Builder::new().name("limen-wake".into()).spawn(request);
             }
         };
-        Ok(self.gate.close(timeout, &wake))
+        let is_closed = self.gate.close(timeout, &wake);
+        if !is_closed {
+            self.wake_rings();
+        }
+        Ok(is_closed)
+    }
+
+    /// # Errors
+    /// Requests may come from a CPU on which no thread of the rings can run.
+    fn require_same_cpus(&self) -> io::Result<()> {
+        let own = rustix::thread::sched_getaffinity(None)?;
+        let is_own = |cpu: &usize| *cpu < CpuSet::MAX_CPU && own.is_set(*cpu);
+        let pinned = self.pinned();
+        let foreign = online_cpus()?.into_iter().find(|cpu| !pinned.contains(cpu));
+        match foreign.or_else(|| pinned.iter().copied().find(|cpu| !is_own(cpu))) {
+            None => Ok(()),
+            Some(cpu) => Err(io::Error::other(format!(
+                "this process may not run on CPU {cpu}, or CPU {cpu} came online or went offline since the mount began"
+            ))),
+        }
+    }
+
+    /// Makes the threads of the rings look for requests that they have kept.
+    fn wake_rings(&self) {
+        self.lock_entries().iter().for_each(|entry| entry.wake_thread());
+    }
+
+    /// The CPUs to which threads of the rings are pinned.
+    fn pinned(&self) -> &[usize] {
+        self.pinned.get().map_or(&[], Vec::as_slice)
+    }
+
+    fn count_pinned(&self) -> BTreeMap<usize, QueueCount> {
+        let mut counts = BTreeMap::<usize, QueueCount>::new();
+        for entry in &*self.lock_entries() {
+            let count = counts.entry(entry.queue.into()).or_default();
+            count.all += 1;
+            count.waiting += usize::from(entry.is_waiting());
+        }
+        counts.retain(|queue, _| self.pinned().contains(queue));
+        counts
     }
 
     /// Lets paused workers continue.
     pub fn resume(&self) {
         self.gate.open();
+        self.wake_rings();
     }
 
     /// The devices, to be sent to another process.
@@ -149,8 +191,11 @@ impl WorkerControl {
     }
 
     /// Describes the requests and replies in the entries of the rings for another process, while the workers and all
-    /// threads that could reply are paused; `None` if a request is being handled.
+    /// threads that could reply are paused; `None` if a request is being handled, or an entry still waits for one.
     pub fn held(&self) -> Option<Vec<HeldEntry>> {
+        if self.count_pinned().values().any(|count| count.waiting > 0) {
+            return None;
+        }
         self.lock_entries()
             .iter()
             .filter_map(|entry| entry.describe().transpose())

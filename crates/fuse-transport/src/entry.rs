@@ -13,7 +13,7 @@ use crate::area::{Area, COMMIT_ID, HEADER_BYTES, NODE_ID, PAYLOAD};
 /// The entries of one ring whose replies were given by other threads.
 pub(crate) struct Deferred {
     replies: Mutex<Vec<Arc<Entry>>>,
-    /// An eventfd that is signaled when there are any.
+    /// An eventfd that wakes the thread of the ring.
     wake: OwnedFd,
 }
 
@@ -27,7 +27,13 @@ impl Deferred {
         self.wake.as_raw_fd()
     }
 
-    /// Takes the entries whose replies were given since the last call, of which there is at least one.
+    /// Wakes the thread of the ring.
+    fn wake(&self) {
+        // This fails only if the counter is at its maximum, and then the thread is already being woken.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Takes the entries whose replies were given since the last call. Waits until the thread is woken.
     pub(crate) fn take(&self) -> io::Result<Vec<Arc<Entry>>> {
         let mut count = [0; 8];
         // Reset the eventfd first: a reply that is given from now on signals it again.
@@ -42,7 +48,7 @@ pub(crate) type Entries = Arc<Mutex<Vec<Arc<Entry>>>>;
 /// The memory for one request and its reply.
 pub(crate) struct Entry {
     area: Area,
-    queue: u16,
+    pub(crate) queue: u16,
     /// The number of the entry in its ring.
     pub(crate) index: u64,
     state: Mutex<State>,
@@ -188,22 +194,14 @@ impl Entry {
         *lock(&self.state) = State::Received;
     }
 
-    pub(crate) fn is_received(&self) -> bool {
-        matches!(*lock(&self.state), State::Received)
+    /// Whether the entry waits for a request in the kernel's queue.
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(*lock(&self.state), State::Kernel)
     }
 
-    pub(crate) fn is_answered(&self) -> bool {
-        matches!(*lock(&self.state), State::Answered { .. })
-    }
-
-    /// The kernel's queue in which the entry waits for a request; `None` if it has one, or is in no queue.
-    pub(crate) fn waiting_queue(&self) -> Option<u16> {
-        matches!(*lock(&self.state), State::Kernel).then_some(self.queue)
-    }
-
-    /// Whether the entry has a request that another thread is to answer.
-    pub(crate) fn is_left(&self) -> bool {
-        matches!(*lock(&self.state), State::Open { left: true, .. })
+    /// Wakes the thread of the ring.
+    pub(crate) fn wake_thread(&self) {
+        self.deferred.wake();
     }
 
     /// Whether the entry has the request with this id, which is not answered yet.
@@ -275,8 +273,7 @@ impl Entry {
         drop(state);
         if left {
             lock(&self.deferred.replies).push(Arc::clone(self));
-            // This fails only if the counter is at its maximum, and then the thread is already being woken.
-            let _ = rustix::io::write(&self.deferred.wake, &1u64.to_ne_bytes());
+            self.deferred.wake();
         }
     }
 
@@ -333,7 +330,7 @@ mod tests {
         let entry = Entry::new(3, 0, 1 << 17, &deferred).unwrap();
         assert!(entry.is_new() && entry.describe().unwrap().is_none());
         entry.lend();
-        assert!(entry.waiting_queue() == Some(3) && entry.describe().unwrap().is_none());
+        assert!(entry.is_waiting() && entry.describe().unwrap().is_none());
         entry.area.write_header(&reply_header(UNIQUE, Ok(7)), 7);
         entry.area.write_body(b"payload");
         entry.hold();
@@ -343,7 +340,6 @@ mod tests {
         assert_eq!(in_use.kind(), io::ErrorKind::AlreadyExists);
         drop(entry);
         let restored = Entry::restore(&described, 0, &deferred).unwrap();
-        assert!(restored.is_received());
         let again = held(&restored);
         assert!(again.address == described.address && again.header == described.header);
         assert_eq!(again.payload, described.payload);
@@ -361,7 +357,7 @@ mod tests {
         let described = held(&entry);
         assert_eq!((described.stage, &described.payload[..]), (Stage::Answered, &b"reply"[..]));
         drop((deferred.take().unwrap(), entry));
-        assert!(Entry::restore(&described, 0, &deferred).unwrap().is_answered());
+        assert_eq!(held(&Entry::restore(&described, 0, &deferred).unwrap()).stage, Stage::Answered);
     }
 
     #[test]

@@ -68,7 +68,8 @@ impl Gate {
 
     /// Whether a request of this thread only wakes a worker.
     pub(crate) fn is_waker(&self, tid: u32) -> bool {
-        self.waker.load(Ordering::Acquire) == tid
+        // 0 is the caller of another PID namespace, and no thread.
+        tid != 0 && self.waker.load(Ordering::Acquire) == tid
     }
 
     /// Closes the gate, and waits until no worker reads or handles a request, for at most `timeout`. `wake` makes the

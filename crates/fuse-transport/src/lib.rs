@@ -35,6 +35,7 @@ mod ring;
 mod ring_worker;
 mod serve;
 mod uring;
+mod wakers;
 
 pub use allocator::return_freed_memory;
 pub use control::{OwnedDevice, Unanswered, WorkerControl};

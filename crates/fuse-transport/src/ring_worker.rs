@@ -43,24 +43,29 @@ impl RingWorker {
             tracing::warn!(cpu = self.cpu, %error, "cannot pin a worker");
         }
         let working = self.cpu.map(|_| gate.enter());
+        let pass = || match &working {
+            Some(working) => working.pass(),
+            None => gate.wait_open(),
+        };
+        pass();
         let mut scratch = Scratch::new();
-        let mut served = false;
+        // Whether the kernel has accepted an entry of the ring.
+        let mut served = self.ring.has_adopted();
         self.ring.begin().map_err(failed)?;
         loop {
-            if self.ring.are_all_returned() && gate.is_closed() {
-                match &working {
-                    Some(working) => working.pass(),
-                    None => gate.wait_open(),
-                }
+            let is_closed = gate.is_closed();
+            if is_closed && self.ring.are_all_returned() {
+                pass();
+                continue;
             }
-            let held = if gate.is_closed() { None } else { self.ring.next_held() };
+            let held = if is_closed { None } else { self.ring.next_held().map_err(failed)? };
             let event = match held {
                 Some(entry) => Some(Event::Request(entry)),
                 None => self.ring.next().map_err(failed)?,
             };
             let Some(event) = event else { return Ok(true) };
             match event {
-                Event::Request(entry) if gate.is_closed() => self.ring.hold(entry),
+                Event::Request(entry) if gate.is_closed() => self.ring.hold(entry).map_err(failed)?,
                 Event::Request(entry) => {
                     served = true;
                     match entry.open(&mut scratch) {
@@ -108,8 +113,6 @@ pub(crate) fn ring_workers(
     held: &[HeldEntry],
     control: &WorkerControl,
 ) -> io::Result<Vec<RingWorker>> {
-    control.gate.make_wake_fd()?;
-    device.set_nonblocking()?;
     let queues = possible_cpus()?;
     let ours = rustix::thread::sched_getaffinity(None)?;
     let is_ours = |cpu: usize| cpu < CpuSet::MAX_CPU && ours.is_set(cpu);
@@ -133,6 +136,9 @@ pub(crate) fn ring_workers(
     for worker in ring_workers.iter_mut().filter(|worker| worker.ring.len() == 0) {
         worker.ring.add()?;
     }
+    control.gate.make_wake_fd()?;
+    device.set_nonblocking()?;
+    let _ = control.pinned.set((0..queues).filter(|cpu| is_ours(*cpu)).collect());
     Ok(ring_workers)
 }
 

@@ -160,7 +160,7 @@ impl DevFuse {
             true => Ok(()),
             false => {
                 self.control.forget_rings();
-                work(&self.device, workers, handler, &self.control.gate)
+                work(&self.device, workers, handler, &self.control.gate, None)
             }
         }
     }
@@ -176,7 +176,9 @@ impl DevFuse {
         let mut outcome = Ok(());
         for index in 0..threads {
             let device = self.control.get(index).unwrap_or_else(|| self.clone_or_share());
-            let worker = move || work(&device, workers, handler, &self.control.gate);
+            let gate = &self.control.gate;
+            let wake = if self.control.has_rings() { gate.wake_fd() } else { None };
+            let worker = move || work(&device, workers, handler, gate, wake);
             // The running workers continue: fewer workers are slower, but without any worker all callers
             // would hang.
             outcome = outcome.and(pool.start(format!("limen-fuse-{index}"), worker));
@@ -262,13 +264,20 @@ impl RequestBuffer {
     }
 }
 
-fn work(device: &Arc<Device>, workers: &Workers, handler: &Handler<'_>, gate: &Gate) -> Result<(), Error> {
+/// Serves the requests that come through `/dev/fuse`. `wake` is [`Gate::wake_fd`] if other requests come through rings.
+fn work(
+    device: &Arc<Device>,
+    workers: &Workers,
+    handler: &Handler<'_>,
+    gate: &Gate,
+    wake: Option<BorrowedFd<'_>>,
+) -> Result<(), Error> {
     let mut buffer = RequestBuffer::new(workers.max_write_bytes);
     let target = Target::Device(Arc::clone(device));
     let working = gate.enter();
     loop {
         working.pass();
-        let Some(request) = buffer.read(device, gate.wake_fd())? else { return Ok(()) };
+        let Some(request) = buffer.read(device, wake)? else { return Ok(()) };
         if request.is_empty() {
             continue;
         }

@@ -28,7 +28,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 
 use crate::device::Device;
-use crate::entry::{Deferred, Entries, Entry, HeldEntry, lock};
+use crate::entry::{Deferred, Entries, Entry, HeldEntry, Stage, lock};
 
 /// The limit of entries of one thread: one, plus one for each reply that another thread holds at the same
 /// time. Beyond it, requests wait in the kernel.
@@ -73,6 +73,8 @@ pub(crate) struct Ring {
     lent: usize,
     /// The entries with requests that are not handled yet, because the mount is paused, or was taken over.
     held: Vec<Arc<Entry>>,
+    /// The entries that were taken over with their replies.
+    answered: Vec<Arc<Entry>>,
     deferred: Arc<Deferred>,
     listening: bool,
 }
@@ -108,6 +110,7 @@ impl Ring {
             all: Arc::clone(all),
             lent: 0,
             held: Vec::new(),
+            answered: Vec::new(),
             deferred: Deferred::new()?,
             listening: false,
         })
@@ -122,6 +125,11 @@ impl Ring {
         self.entries.len()
     }
 
+    /// Whether the ring has entries that were taken over.
+    pub(crate) fn has_adopted(&self) -> bool {
+        self.entries.iter().any(|entry| !entry.is_new())
+    }
+
     /// Takes over an entry that another process has described. [`Ring::begin`] commits it, or [`Ring::next_held`]
     /// returns it.
     ///
@@ -129,8 +137,11 @@ impl Ring {
     /// The address of the entry is in use in this process, or the description is invalid.
     pub(crate) fn adopt(&mut self, described: &HeldEntry) -> io::Result<()> {
         let entry = self.push_entry(Entry::restore(described, self.entries.len() as u64, &self.deferred)?);
-        if entry.is_received() {
-            self.held.push(entry);
+        match described.stage {
+            Stage::Received => self.held.push(entry),
+            // Another thread may answer it before the ring is used.
+            Stage::Waiting => self.listen()?,
+            Stage::Answered => self.answered.push(entry),
         }
         Ok(())
     }
@@ -139,12 +150,8 @@ impl Ring {
     /// entry to the kernel. Must not be called before the reply to INIT, because the kernel rejects every entry until
     /// then (`fuse_uring_cmd`).
     pub(crate) fn begin(&mut self) -> io::Result<()> {
-        let answered = self.entries.iter().filter(|entry| entry.is_answered());
-        for entry in answered.cloned().collect::<Vec<_>>() {
+        for entry in std::mem::take(&mut self.answered) {
             self.commit(&entry)?;
-        }
-        if self.entries.iter().any(|entry| entry.is_left()) {
-            self.listen()?;
         }
         if self.lent == 0 && self.held.is_empty() {
             if !self.entries.iter().any(|entry| entry.is_new()) {
@@ -156,14 +163,20 @@ impl Ring {
     }
 
     /// Keeps a request, which is not to be handled now.
-    pub(crate) fn hold(&mut self, entry: Arc<Entry>) {
+    pub(crate) fn hold(&mut self, entry: Arc<Entry>) -> io::Result<()> {
         entry.hold();
         self.held.push(entry);
+        // The thread is woken when it may handle the request.
+        self.listen()
     }
 
     /// A request that was kept.
-    pub(crate) fn next_held(&mut self) -> Option<Arc<Entry>> {
-        self.held.pop()
+    pub(crate) fn next_held(&mut self) -> io::Result<Option<Arc<Entry>>> {
+        if !self.held.is_empty() && !self.io.submission().is_empty() {
+            // Send replies before the next request is handled.
+            self.io.submit()?;
+        }
+        Ok(self.held.pop())
     }
 
     /// Lends a new entry to the kernel.

@@ -127,6 +127,9 @@ impl Handle {
     /// Why the mount cannot be handed over now. It continues here.
     pub fn pause(&self) -> Result<(Paused<'_>, State), String> {
         let negotiated = *self.negotiated.get().ok_or("the kernel has not sent its first request yet")?;
+        if negotiated.flags.contains(InitFlags::OVER_IO_URING) && !self.control.has_rings() {
+            return Err("the kernel has rejected its io_uring".into());
+        }
         let root = self.open_root()?;
         let hand_over = self.vfs.begin_hand_over()?;
         // A notification can wait for a page or a name that a request in flight has locked. So most are
