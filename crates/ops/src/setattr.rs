@@ -25,8 +25,9 @@ use crate::write::kill_priv;
 ///
 /// # Errors
 /// - ESTALE: the inode does not exist, or the kernel checked with outdated attributes.
-/// - EPERM: the caller lacks `CAP_CHOWN`, and sets a new owner or a group that it is not in.
-/// - EPERM: the caller does not own the inode, and sets the mode, the owner, the group or a given time.
+/// - EPERM: the caller lacks `CAP_CHOWN`, and sets the owner or group of an inode that it does not own, a new
+///   owner, or a group that it is not in (`chown_ok`, `chgrp_ok`).
+/// - EPERM: the caller does not own the inode and lacks `CAP_FOWNER`, and sets the mode or a given time.
 /// - EACCES: the caller sets the present time, but neither owns the inode nor has write permission.
 /// - EACCES: the caller sets the size without an open file, and has no write permission.
 /// - EISDIR: the size of a directory is set.
@@ -154,12 +155,14 @@ impl SetAttr {
             return Ok(());
         }
         let Some(cred) = ctx.cred_about(inode)? else { return Ok(()) };
-        let new_owner = self.uid.is_some_and(|uid| uid != inode.uid);
-        let foreign_group = self.gid.is_some_and(|gid| gid != inode.gid && !cred.in_group(gid));
-        if (new_owner || foreign_group) && !cred.caps.has(Caps::CHOWN) {
+        // Equivalent to `chown_ok` and `chgrp_ok` in fs/attr.c: `CAP_FOWNER` does not count.
+        let is_owner = cred.uid == inode.uid;
+        let may_chown = self.uid.is_none_or(|uid| is_owner && uid == inode.uid);
+        let may_chgrp = self.gid.is_none_or(|gid| is_owner && (gid == inode.gid || cred.in_group(gid)));
+        if !(may_chown && may_chgrp || cred.caps.has(Caps::CHOWN)) {
             return Err(Errno::EPERM.into());
         }
-        if is_changed || sets_time && !self.sets_times_to_now {
+        if self.mode.is_some() || sets_time && !self.sets_times_to_now {
             ctx.check_owner(inode)?;
         } else if sets_time && self.size.is_none() && ctx.check_owner(inode).is_err() {
             ctx.check_posix(view, inode, Perm::WRITE)?;

@@ -16,6 +16,7 @@ pub(super) const CASES: &[Case] = &[
     ("the_sticky_bit_protects", the_sticky_bit_protects),
     ("a_directory_that_changes_parents_must_be_writable", a_directory_that_changes_parents_must_be_writable),
     ("the_daemon_checks_owners", the_daemon_checks_owners),
+    ("chown_needs_ownership_or_cap_chown", chown_needs_ownership_or_cap_chown),
     ("the_daemon_checks_attributes", the_daemon_checks_attributes),
     ("the_daemon_checks_xattrs", the_daemon_checks_xattrs),
     ("anyone_may_search_and_nothing_else", anyone_may_search_and_nothing_else),
@@ -149,6 +150,29 @@ fn the_daemon_checks_owners(factory: Factory<'_>) {
     assert_eq!(c.run_as(&set, &user(1)), Ok(()));
     let chown_cap = Authority::Daemon(Cred::new(5, 5, &[], Caps::CHOWN | Caps::FOWNER));
     assert_eq!(c.run_as(&chown(Some(2), Some(3)), &chown_cap).map(drop), Ok(()));
+}
+
+/// The rules of `chown_ok` and `chgrp_ok`, fs/attr.c: `CAP_FOWNER` does not count.
+fn chown_needs_ownership_or_cap_chown(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let file = file_of(&c, ROOT, "f", 1);
+    let by = |caps| Authority::Daemon(Cred::new(5, 5, &[1, 9], caps));
+    let chown = |uid, gid, caps| {
+        let op = SetAttr { ino: file, uid, gid, ..SetAttr::default() };
+        c.run_as(&op, &by(caps)).map(drop)
+    };
+    for (uid, gid) in [(Some(1), None), (None, Some(1)), (None, Some(9)), (Some(5), Some(9))] {
+        assert_eq!(chown(uid, gid, Caps::FOWNER), Err(Errno::EPERM), "{uid:?}:{gid:?}");
+    }
+    assert_eq!(chown(Some(2), Some(3), Caps::CHOWN), Ok(()));
+    assert_eq!((c.inode(file).uid, c.inode(file).gid), (2, 3));
+    assert_eq!(chown(Some(1), None, Caps::CHOWN), Ok(()));
+    assert_eq!(chown(None, Some(9), Caps::CHOWN), Ok(()));
+    assert_eq!((c.inode(file).uid, c.inode(file).gid), (1, 9));
+    // A mode in the same request needs the ownership.
+    let both = SetAttr { ino: file, uid: Some(2), mode: Some(Mode::new(0o600)), ..SetAttr::default() };
+    assert_eq!(c.run_as(&both, &by(Caps::CHOWN)), Err(Errno::EPERM));
+    assert_eq!(c.run_as(&both, &by(Caps::CHOWN | Caps::FOWNER)).map(drop), Ok(()));
 }
 
 fn the_daemon_checks_attributes(factory: Factory<'_>) {
