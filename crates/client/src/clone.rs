@@ -478,7 +478,7 @@ fn is_doubtful(failure: &Failure) -> bool {
 }
 
 /// Whether the engine certainly did not execute a request, and would reject it again.
-fn is_refused(error: &EngineError) -> bool {
+pub(crate) fn is_refused(error: &EngineError) -> bool {
     error.kind == ErrorKind::Determinate { transient: false } && error.errno == Errno::EIO
 }
 

@@ -1,6 +1,6 @@
 //! Why an operation has no result.
 
-use meta::{EngineError, VolumeError};
+use meta::{EngineError, ErrorKind, VolumeError};
 use types::{Errno, SessionId};
 
 /// Why an operation did not happen, or why it is not known whether it happened.
@@ -16,6 +16,14 @@ pub enum Failure {
     /// another client.
     #[error("session {0} was removed by another client, which considered this client dead")]
     Fenced(SessionId),
+}
+
+impl Failure {
+    /// Whether the engine certainly did not execute a request, and would reject it again. It may accept a
+    /// smaller one.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Failure::Engine(error) if error.kind == ErrorKind::Determinate { transient: false })
+    }
 }
 
 impl From<Failure> for VolumeError {

@@ -14,25 +14,34 @@ use crate::failure::Failure;
 const PRUNED_AT_ONCE: usize = 256;
 
 impl Meta {
-    /// Removes orphans. If one commit for all fails, for example because the files have very many slices,
-    /// removes them one by one. The tree below the root of an unfinished copy is removed first, until `stop`
-    /// returns true.
+    /// Removes orphans. If one commit for all is refused, for example because the files have very many
+    /// slices, removes them one by one. The tree below the root of an unfinished copy is removed first, until
+    /// `stop` returns true.
     ///
     /// # Errors
     /// ENOTEMPTY if an unfinished copy was not removed because of `stop`; those of the database.
     pub fn reap(&self, orphans: &[Reap], stop: &dyn Fn() -> bool) -> Result<(), Failure> {
-        if orphans.is_empty() || self.run(&ReapAll(orphans), &BY_KERNEL).is_ok() {
+        if orphans.is_empty() {
             return Ok(());
+        }
+        // After any other error, for example because the database is down, each orphan would fail in the same
+        // way, after all retries.
+        let is_of_one = |failure: &Failure| matches!(failure, Failure::Operation(_)) || failure.is_refusal();
+        match self.run(&ReapAll(orphans), &BY_KERNEL) {
+            Err(failure) if is_of_one(&failure) => {}
+            done => return done,
         }
         let mut done = Ok(());
         for orphan in orphans {
-            done = match self.run(orphan, &BY_KERNEL) {
-                Err(Failure::Operation(Errno::ENOTEMPTY)) if !stop() => {
-                    self.prune_tree(orphan.ino, stop)?;
-                    done.and(self.run(orphan, &BY_KERNEL))
-                }
-                reaped => done.and(reaped),
-            };
+            let mut reaped = self.run(orphan, &BY_KERNEL);
+            if reaped == Err(Failure::Operation(Errno::ENOTEMPTY)) && !stop() {
+                self.prune_tree(orphan.ino, stop)?;
+                reaped = self.run(orphan, &BY_KERNEL);
+            }
+            match reaped {
+                Err(failure) if !is_of_one(&failure) => return Err(failure),
+                reaped => done = done.and(reaped),
+            }
         }
         done
     }
@@ -71,11 +80,16 @@ impl Meta {
                 dirs.pop();
             }
             while !names.is_empty() {
+                if stop() {
+                    return Ok(());
+                }
                 let part = &names[..at_once.min(names.len())];
                 match self.run(&Prune { dir, names: part }, &BY_KERNEL) {
                     Ok(()) => drop(names.drain(..part.len())),
                     // The engine may not accept so large a transaction.
-                    Err(Failure::Engine(_)) if part.len() > 1 => at_once = part.len().div_ceil(2),
+                    Err(failure) if part.len() > 1 && failure.is_refusal() => {
+                        at_once = part.len().div_ceil(2);
+                    }
                     // A commit that was in doubt has added an entry: list the directory again.
                     Err(Failure::Operation(Errno::ENOTEMPTY)) => break,
                     Err(failure) => return Err(failure),

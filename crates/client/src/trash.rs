@@ -14,7 +14,7 @@ use types::{Errno, Ino, Name};
 use crate::driver::{BY_KERNEL, Meta};
 use crate::failure::Failure;
 
-/// The most entries that one commit deletes. If such a commit fails, the number is halved.
+/// The most entries that one commit deletes. If such a commit is refused, the number is halved.
 const AT_ONCE: usize = 128;
 /// Entries read at a time.
 const PAGE: usize = 1024;
@@ -254,7 +254,10 @@ impl Meta {
                 }
                 // The transaction may be too large for the engine, or a directory among the names is not
                 // empty.
-                Err(Failure::Engine(_) | Failure::Operation(_)) if part.len() > 1 => {
+                Err(failure)
+                    if part.len() > 1
+                        && (matches!(failure, Failure::Operation(_)) || failure.is_refusal()) =>
+                {
                     *at_once = part.len().div_ceil(2);
                     continue;
                 }
