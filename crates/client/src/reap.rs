@@ -8,6 +8,7 @@ use types::{Errno, Ino, Name};
 
 use crate::driver::{BY_KERNEL, Meta};
 use crate::failure::Failure;
+use crate::trash::{entries, is_elsewhere};
 
 /// The most entries that one commit removes. If the engine does not accept a transaction of that size, the
 /// number is halved.
@@ -19,7 +20,8 @@ impl Meta {
     /// `stop` returns true.
     ///
     /// # Errors
-    /// ENOTEMPTY if an unfinished copy was not removed because of `stop`; those of the database.
+    /// ENOTEMPTY if an unfinished copy was not removed because of `stop` or because it is damaged; those of
+    /// the database.
     pub fn reap(&self, orphans: &[Reap], stop: &dyn Fn() -> bool) -> Result<(), Failure> {
         if orphans.is_empty() {
             return Ok(());
@@ -64,10 +66,13 @@ impl Meta {
                 return Ok(());
             }
             let scan =
-                Scan::Dir { parent: dir, after: None, limit: PRUNED_AT_ONCE, include: ScanInclude::Nothing };
+                Scan::Dir { parent: dir, after: None, limit: PRUNED_AT_ONCE, include: ScanInclude::Inodes };
             let (mut names, mut below): (Vec<Name>, Vec<Ino>) = (Vec::new(), Vec::new());
-            for record in self.scan(&scan)?.snapshot.records {
-                let Record::Dirent(_, name, Some(dirent)) = record else { continue };
+            for (name, dirent, inode) in entries(self.scan(&scan)?.snapshot.records) {
+                // The damaged entry stays, and with it the directories above it, until a repair removes it.
+                if inode.is_some_and(|inode| is_elsewhere(&inode, dir)) {
+                    continue;
+                }
                 if dirent.kind.is_dir() && !emptied.contains(&dirent.ino) {
                     below.push(dirent.ino);
                 } else {

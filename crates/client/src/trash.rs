@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use meta::{Inode, Record, RecordKey, Scan, ScanInclude};
+use meta::{Dirent, Inode, Record, RecordKey, Scan, ScanInclude};
 use ops::{EmptyTrash, Prune, TrashHour};
 use types::{Errno, Ino, Name};
 
@@ -67,6 +67,28 @@ pub struct Emptied {
     pub is_done: bool,
 }
 
+/// Whether the inode is a directory whose parent is not the directory that names it. It was just renamed, or
+/// it is damaged. If it is damaged, a walk that entered it could go in a circle, or leave the tree.
+pub(crate) fn is_elsewhere(inode: &Inode, parent: Ino) -> bool {
+    inode.kind.is_dir() && inode.parent != parent
+}
+
+/// The entries of a page that was read with [`ScanInclude::Inodes`], with their inodes.
+pub(crate) fn entries(page: Vec<Record>) -> impl Iterator<Item = (Name, Dirent, Option<Inode>)> {
+    let mut records = page.into_iter().peekable();
+    std::iter::from_fn(move || {
+        loop {
+            let Record::Dirent(_, name, Some(dirent)) = records.next()? else { continue };
+            let is_inode = |record: &Record| matches!(record, Record::Inode(ino, _) if *ino == dirent.ino);
+            let inode = match records.next_if(is_inode) {
+                Some(Record::Inode(_, inode)) => inode,
+                _ => None,
+            };
+            return Some((name, dirent, inode));
+        }
+    })
+}
+
 impl Meta {
     /// Whether the volume has a trash directory. The directory remains after the trash is turned off.
     ///
@@ -120,6 +142,9 @@ impl Meta {
             };
             for record in &page {
                 let Record::Dirent(_, name, Some(dirent)) = record else { continue };
+                if inode_of(dirent.ino).is_some_and(|inode| is_elsewhere(&inode, user_dir)) {
+                    continue;
+                }
                 // If the name is an hour in the future, use the ctime instead.
                 let by_name = TrashHour::from_name(name.as_bytes()).filter(|hour| *hour <= now);
                 let by_change = || inode_of(dirent.ino).map(|inode: Inode| TrashHour::of(inode.ctime));
@@ -192,12 +217,12 @@ impl Meta {
         let mut is_empty = true;
         while let Some(&parent) = dirs.last() {
             let mut below: Vec<Ino> = Vec::new();
-            let scan = Scan::Dir { parent, after: None, limit: PAGE, include: ScanInclude::Nothing };
+            let scan = Scan::Dir { parent, after: None, limit: PAGE, include: ScanInclude::Inodes };
             for page in scan.pages(|scan| self.scan(scan)) {
                 let mut names: Vec<Name> = Vec::new();
-                for record in page? {
-                    let Record::Dirent(_, name, Some(dirent)) = record else { continue };
+                for (name, dirent, inode) in entries(page?) {
                     match () {
+                        () if inode.is_some_and(|inode| is_elsewhere(&inode, parent)) => is_empty = false,
                         () if dirent.kind.is_dir() && !visited.contains(&dirent.ino) => {
                             if self.is_certainly_empty(dirent.ino)? {
                                 names.push(name);

@@ -1,4 +1,4 @@
-//! Walks over trees end although the database fails.
+//! Walks over trees end although the tree is damaged or the database fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use client::{Emptying, Failure, Meta};
 use meta::{
-    Counter, Engine, EngineError, ErrorKind, MemEngine, Outcome, Page, Record, RecordKey, Scan,
+    Counter, Effect, Engine, EngineError, ErrorKind, MemEngine, Outcome, Page, Record, RecordKey, Scan,
     Snapshot, Txn, Volume,
 };
 use ops::{
     Authority, BeginClone, CloneEntries, CloneEntry, CloneSource, Make, MakeKind, MakeOrphan, MakeTrash, Op,
-    QuotaLimits, Reap, TrashHour, Unlink,
+    QuotaLimits, Reap, Rmdir, TrashHour, Unlink,
 };
-use types::{Errno, Ino, Mode, Name, Time};
+use types::{Errno, FileType, Ino, Mode, Name, OpId, Time};
 
 /// An engine that can be down, and that can refuse large transactions.
 #[derive(Debug, Default)]
@@ -172,6 +172,29 @@ impl Sample {
         })
     }
 
+    /// A directory in the trash that contains a directory.
+    fn trashed_tree(&self) -> (Ino, Ino) {
+        let hour = self.trash_hour();
+        let dir = self.mkdir(Ino::ROOT, "d");
+        let removed = self.run(&Rmdir { parent: Ino::ROOT, name: name("d") });
+        assert_eq!(removed.outcome, ops::UnlinkOutcome::Trashed { hour });
+        let below = self.next_ino();
+        let inode = self.run(&ops::GetInode(dir));
+        self.damage(vec![
+            Effect::PutInode(meta::Inode { ino: below, parent: dir, ..inode }),
+            dirent(dir, "below", below),
+        ]);
+        (dir, below)
+    }
+
+    fn damage(&self, effects: Vec<Effect>) {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let op_id = OpId((1 << 120) + u128::from(COUNT.fetch_add(1, Ordering::Relaxed)));
+        let outcomes = self.server.inner.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
+        assert!(matches!(outcomes[..], [Outcome::Committed { .. }]));
+        self.meta.set_exclusive(true);
+    }
+
     fn is_there(&self, ino: Ino) -> bool {
         let read = self.server.inner.read(&[RecordKey::Inode(ino)]).unwrap();
         matches!(read.records[..], [Record::Inode(_, Some(_))])
@@ -180,6 +203,10 @@ impl Sample {
 
 fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
+}
+
+fn dirent(parent: Ino, text: &str, ino: Ino) -> Effect {
+    Effect::PutDirent { parent, name: name(text), ino, kind: FileType::Directory }
 }
 
 fn is_outage<T>(done: Result<T, Failure>) -> bool {
@@ -248,4 +275,73 @@ fn a_quota_walk_does_not_try_an_entry_alone_while_the_database_is_down() {
     assert_eq!(s.server.recover(), 1);
     s.meta.set_directory_quota(dir, limits, &mut |_| true).unwrap();
     assert_eq!(s.meta.quotas().unwrap()[0].1.inodes, 17);
+}
+
+#[test]
+fn a_quota_walk_ends_although_an_entry_names_a_directory_above() {
+    let s = Sample::new(0);
+    let dir = s.mkdir(Ino::ROOT, "d");
+    let sub = s.mkdir(dir, "sub");
+    s.create(sub, "f");
+    s.damage(vec![dirent(sub, "up", dir), dirent(sub, "self", sub), dirent(sub, "root", Ino::ROOT)]);
+    let mut steps = 0;
+    let limits = QuotaLimits { max_inodes: Some(100), ..QuotaLimits::default() };
+    let done = s.meta.set_directory_quota(dir, limits, &mut |_| {
+        steps += 1;
+        steps < 100
+    });
+    done.unwrap();
+    assert_eq!(s.meta.quotas().unwrap()[0].1.inodes, 3);
+    assert_eq!(s.run(&ops::GetInode(Ino::ROOT)).quota, meta::QuotaTag::default());
+}
+
+#[test]
+fn the_trash_is_emptied_although_an_entry_names_a_directory_elsewhere() {
+    let s = Sample::new(1);
+    let (dir, below) = s.trashed_tree();
+    let elsewhere = s.mkdir(Ino::ROOT, "elsewhere");
+    s.damage(vec![
+        dirent(below, "up", dir),
+        dirent(below, "self", below),
+        dirent(dir, "elsewhere", elsewhere),
+    ]);
+    let asked = AtomicUsize::new(0);
+    let emptied = s.empty_trash(&|| asked.fetch_add(1, Ordering::Relaxed) > 100).unwrap();
+    assert!(asked.into_inner() < 100 && !emptied.is_done);
+    assert!(s.is_there(elsewhere), "an entry of the trash does not remove a directory elsewhere");
+    // The entries of the damaged directories stay until a repair has removed the damage.
+    s.damage(vec![
+        Effect::DropDirent { parent: below, name: name("up") },
+        Effect::DropDirent { parent: below, name: name("self") },
+        Effect::DropDirent { parent: dir, name: name("elsewhere") },
+    ]);
+    assert!(s.empty_trash(&|| false).unwrap().is_done);
+    assert!(!s.is_there(dir) && !s.is_there(below) && s.is_there(elsewhere));
+}
+
+/// The trash's directory of a user names the trash of another hour, or itself.
+#[test]
+fn an_hour_of_the_trash_is_in_the_directory_that_names_it() {
+    let s = Sample::new(1);
+    let hour = s.trash_hour();
+    let user = s.run(&ops::GetInode(hour)).parent;
+    let live = s.mkdir(Ino::ROOT, "live");
+    s.damage(vec![dirent(user, "2020-01-01-00", user), dirent(user, "2020-01-01-01", live)]);
+    let hours = s.meta.trashed_hours(TrashHour::of(Time::new(Time::now().sec() + 7200, 0)), None).unwrap();
+    assert_eq!(hours.iter().map(|hour| hour.dir).collect::<Vec<_>>(), [hour]);
+}
+
+#[test]
+fn an_unfinished_copy_is_removed_without_a_directory_that_is_elsewhere() {
+    let s = Sample::new(0);
+    let copy = s.unfinished_copy(1);
+    let live = s.mkdir(Ino::ROOT, "live");
+    let file = s.create(live, "f");
+    s.damage(vec![dirent(copy.ino, "live", live), dirent(copy.ino, "self", copy.ino)]);
+    let asked = AtomicUsize::new(0);
+    let stop = || asked.fetch_add(1, Ordering::Relaxed) > 100;
+    let done = s.meta.reap(std::slice::from_ref(&copy), &stop);
+    assert_eq!(done, Err(Failure::Operation(Errno::ENOTEMPTY)));
+    assert!(asked.into_inner() < 100);
+    assert!(s.is_there(live) && s.is_there(file));
 }

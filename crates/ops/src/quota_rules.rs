@@ -286,7 +286,8 @@ pub enum RetagAt {
 }
 
 /// Changes the tags of a few inodes, and counts them in their new quotas instead of the old ones. Limits do
-/// not matter. An inode that no longer exists or has moved is skipped.
+/// not matter. An inode that no longer exists or has moved is skipped, and so is a directory whose parent is
+/// not the directory that names it, which is damage.
 ///
 /// # Errors
 /// EBUSY unless the quota is being built or removed by this change: another tool has ended the walk.
@@ -344,11 +345,17 @@ impl Op for Retag {
                     return Ok(Plan::answer(done));
                 }
                 for (name, ino) in entries {
-                    if view.dirent(*dir, name)?.is_some_and(|dirent| dirent.ino == *ino)
-                        && let Some(inode) = view.find_inode(*ino)?
-                    {
-                        retag(&inode);
+                    if view.dirent(*dir, name)?.is_none_or(|dirent| dirent.ino != *ino) {
+                        continue;
                     }
+                    let Some(inode) = view.find_inode(*ino)? else { continue };
+                    // If a walk entered a damaged directory, it could go in a circle.
+                    if inode.kind.is_dir()
+                        && (ino == dir || inode.parent != *dir && view.parent_of(*ino)? != *dir)
+                    {
+                        continue;
+                    }
+                    retag(&inode);
                 }
             }
         }
