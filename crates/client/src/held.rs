@@ -244,6 +244,12 @@ impl Queued {
 }
 
 impl State {
+    /// Whether another client may be waiting for the queue: for all held directories, or for one of
+    /// `stale_holds`. A directory that was never created stays in `stale_holds`, and nobody waits for it.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.must_give_back || self.queue.iter().any(|queued| queued.is_optional)
+    }
+
     /// Whether the transaction concerns only held records, so that its guards can be checked here.
     pub(crate) fn covers(&self, txn: &Txn, own: SessionId) -> bool {
         txn.guards.iter().all(|guard| self.covers_guard(guard, own))

@@ -315,7 +315,7 @@ impl Meta {
         loop {
             let state = host::lock(&self.held.state);
             let is_enough = state.queue.len() >= MAX_GROUP;
-            let is_awaited = state.must_give_back || !state.stale_holds.is_empty();
+            let is_awaited = state.is_awaited();
             drop(state);
             if is_enough || is_awaited || Instant::now() >= until {
                 return;

@@ -201,6 +201,19 @@ fn a_directory_that_is_held_after_all_is_not_given_back_as_a_stale_hold() {
     assert!(state.directories.contains(&Ino(10)) && state.stale_holds.is_empty());
 }
 
+/// The directory stays in `stale_holds` for the rest of the session.
+#[test]
+fn a_directory_that_was_never_created_lets_the_queue_gather() {
+    let meta = client(&volume(), true);
+    host::lock(&meta.held.state).stale_holds.insert(Ino(10));
+    meta.recalled(Ino(10));
+    assert!(host::lock(&meta.held.state).is_awaited());
+    meta.settle_held().unwrap();
+    let state = host::lock(&meta.held.state);
+    assert!(state.stale_holds.contains(&Ino(10)) && state.queue.is_empty());
+    assert!(!state.is_awaited());
+}
+
 #[test]
 fn the_removal_of_a_tree_is_committed_in_few_transactions() {
     let engine = volume();
