@@ -72,11 +72,11 @@ fn check_entries(run: &mut Run<'_>, acls: &mut Acls, entries: &[Entry]) -> Resul
     for entry in entries {
         let Entry { dir, ref name, dirent, ref inode, standing } = *entry;
         let (ino, name) = (dirent.ino, || name.clone());
-        run.totals.last_ino = run.totals.last_ino.max(ino);
         let Some(inode) = inode else {
             (run.report)(Problem::EntryWithoutInode { dir, name: name(), ino });
             continue;
         };
+        run.totals.note_ino(ino);
         if inode.kind != dirent.kind {
             let (stored, actual) = (dirent.kind, inode.kind);
             (run.report)(Problem::EntryKind { dir, name: name(), ino, stored, actual });

@@ -142,7 +142,8 @@ impl Op for Repair<'_> {
             }
             Problem::Counter { counter, last, .. } => {
                 let counter = *counter;
-                let next = last.checked_add(1).filter(|&next| next <= i64::MAX as u64).ok_or(UNREPAIRABLE)?;
+                let end = if counter == Counter::Ino { Ino::TRASH.0 } else { i64::MAX as u64 };
+                let next = last.checked_add(1).filter(|&next| next < end).ok_or(UNREPAIRABLE)?;
                 if view.counter(counter)? > *last {
                     return Err(CHANGED);
                 }

@@ -6,6 +6,7 @@ mod nfs4;
 mod recount;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use client::Meta;
 use meta::{
@@ -116,7 +117,8 @@ impl Sample {
     }
 
     fn damage(&self, effects: Vec<Effect>) {
-        let op_id = OpId(1 << 120);
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let op_id = OpId((1 << 120) + u128::from(COUNT.fetch_add(1, Ordering::Relaxed)));
         self.engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
         self.meta.set_exclusive(true);
     }
@@ -164,7 +166,6 @@ fn access(s: &Sample, change: impl Fn(&mut Access)) -> Vec<Effect> {
 fn unfinished_copy(s: &Sample) -> Vec<Effect> {
     let first = s.meta.lease(Counter::Ino, 3).unwrap();
     let [root, file, sub] = [0, 1, 2].map(|number| Ino(first + number));
-    let inode = |ino, kind| Inode::new(ino, kind, Mode::new(0o700), Time::from_nanos(1));
     vec![
         Effect::PutInode(Inode { nlink: 0, parent: s.d, ..inode(root, DIR) }),
         Effect::PutOrphan { session: s.meta.session(), ino: root },
@@ -173,6 +174,10 @@ fn unfinished_copy(s: &Sample) -> Vec<Effect> {
         dirent(root, "file", file, FILE),
         dirent(root, "sub", sub, DIR),
     ]
+}
+
+fn inode(ino: Ino, kind: FileType) -> Inode {
+    Inode::new(ino, kind, Mode::new(0o700), Time::from_nanos(1))
 }
 
 fn row(s: &Sample, slice: Slice) -> Vec<Effect> {
@@ -375,6 +380,31 @@ fn damage_is_found_under_its_code_and_repaired() {
     }
 }
 
+/// If the counter were raised above such a number, it would never be lowered again.
+#[test]
+fn damaged_numbers_do_not_raise_the_counter_of_inodes() {
+    const LAST: Ino = Ino(Ino::TRASH.0 - 1);
+    const FAR: Ino = Ino(1 << 60);
+    // The damage, and the codes before and after a repair.
+    type Case = (Damage, &'static [&'static str], &'static [&'static str]);
+    let cases: &[Case] = &[
+        (|s| vec![dirent(s.d, "no", LAST, FILE)], &["entry-without-inode"], &[]),
+        (|s| vec![dirent(s.d, "no", Ino::TRASH, FILE)], &["entry-without-inode"], &[]),
+        (|s| vec![dirent(s.d, "no", FAR, FILE)], &["entry-without-inode"], &[]),
+        (|_| vec![Effect::PutInode(inode(FAR, FILE))], &["lost"], &[]),
+        (|_| vec![Effect::PutOrphan { session: SessionId(1), ino: FAR }], &["stale-orphan"], &[]),
+        // No number is left above this one.
+        (|_| vec![Effect::PutInode(inode(LAST, FILE))], &["counter", "lost"], &["counter"]),
+    ];
+    for (at, (damage, codes, left)) in cases.iter().enumerate() {
+        let s = Sample::new();
+        s.damage(damage(&s));
+        assert_eq!(s.codes(WINDOW), *codes, "case {at}");
+        assert_eq!(s.repaired(), *left, "case {at}");
+        assert!(s.meta.lease(Counter::Ino, 1).unwrap() < 1000, "case {at}");
+    }
+}
+
 #[test]
 fn lost_inodes_are_linked_into_lost_and_found_with_their_subtrees() {
     let s = Sample::new();
@@ -424,6 +454,11 @@ fn a_trash_is_no_damage() {
     s.damage(vec![Effect::SetParent { ino: Ino::TRASH, parent: Ino(9) }]);
     for window in [1, WINDOW] {
         assert_eq!(s.codes(window), ["parent"]);
+    }
+    assert_eq!(s.repaired(), [""; 0]);
+    s.damage(vec![dirent(s.d, "second", Ino::TRASH, DIR)]);
+    for window in [1, WINDOW] {
+        assert_eq!(s.codes(window), ["links", "second-name"]);
     }
     assert_eq!(s.repaired(), [""; 0]);
 }

@@ -33,6 +33,16 @@ pub(crate) struct Totals {
     pub(crate) last_session: SessionId,
 }
 
+impl Totals {
+    /// Notes the number of an inode, above which the counter must be. No counter reaches [`Ino::TRASH`], so it
+    /// cannot give out that number or a higher one, which only damage can cause.
+    pub(crate) fn note_ino(&mut self, ino: Ino) {
+        if ino < Ino::TRASH {
+            self.last_ino = self.last_ino.max(ino);
+        }
+    }
+}
+
 /// A check in progress.
 pub(crate) struct Run<'a> {
     pub(crate) engine: &'a dyn Engine,

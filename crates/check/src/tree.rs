@@ -67,10 +67,8 @@ pub(super) fn check(run: &mut Run<'_>) -> Result<(), EngineError> {
             window.last = inodes.last().filter(|_| full).map_or(window.last, |inode| inode.ino);
             Ok(!full)
         })?;
-        // No counter gives out the number of the trash.
-        let last = window.seen.iter().rev().find(|seen| seen.ino != Ino::TRASH);
-        let last = last.map_or(Ino(0), |seen| seen.ino);
-        run.totals.last_ino = run.totals.last_ino.max(last);
+        let last = window.seen.iter().rev().find(|seen| seen.ino < Ino::TRASH);
+        last.into_iter().for_each(|seen| run.totals.note_ino(seen.ino));
         if first && window.seen.iter().all(|seen| seen.ino != Ino::ROOT || !seen.kind.is_dir()) {
             (run.report)(Problem::NoRoot);
         }
@@ -111,12 +109,13 @@ impl Window {
     }
 
     fn count_names(&mut self, run: &mut Run<'_>, first: bool) -> Result<(), EngineError> {
+        // The number of an entry without an inode does not count for the counter: the entry is damaged, and its
+        // repair removes it.
         let Run { engine, totals, report, progress, .. } = run;
         let mut strays: Vec<Stray> = Vec::new();
         let mut walked = 0;
         walk::all_entries(*engine, |dir, name, dirent| {
             self.count_name(dir, name, dirent, &mut strays, *report);
-            totals.last_ino = totals.last_ino.max(dirent.ino);
             walked += 1;
             if walked % walk::PAGE as u64 == 0 {
                 progress("names", walked);
@@ -177,7 +176,7 @@ impl Window {
         let Run { engine, totals, report, .. } = run;
         walk::orphans(*engine, |session, ino| {
             if first {
-                totals.last_ino = totals.last_ino.max(ino);
+                totals.note_ino(ino);
                 totals.last_session = totals.last_session.max(session);
             }
             if !self.holds(ino) {

@@ -48,6 +48,17 @@ fn damage_is_found_below_its_path_only() {
     let cases: &[Case] = &[
         (|s| vec![Effect::DropInode { ino: s.l }], &["entry-without-inode"], &[], &[]),
         (|s| vec![Effect::DropInode { ino: s.f }], &["entry-without-inode"], &[], &["entry-without-inode"]),
+        (|s| vec![dirent(s.d, "no", Ino((1 << 52) - 1), FILE)], &["entry-without-inode"], &[], &[]),
+        (|s| vec![dirent(s.d, "no", Ino(1 << 60), FILE)], &["entry-without-inode"], &[], &[]),
+        (
+            |s| {
+                let far = Ino(1 << 60);
+                vec![Effect::PutInode(inode(far, FILE)), dirent(s.d, "far", far, FILE)]
+            },
+            &[],
+            &[],
+            &[],
+        ),
         (|s| vec![dirent(s.d, "l", s.l, FILE)], &["entry-kind"], &[], &[]),
         (|s| vec![dirent(s.d, "sub", s.sub, FILE)], &["entry-kind", "links"], &["entry-kind"], &[]),
         (|s| vec![dirent(s.d, "again", s.sub, DIR)], &["links", "second-name"], &[], &[]),
