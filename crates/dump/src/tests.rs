@@ -1068,3 +1068,11 @@ fn a_busy_file_that_is_too_large_is_named() {
     let error = dump_of_busy_file(5000, false).unwrap_err();
     assert!(matches!(error, DumpError::BusyFile { ino: 7 }), "{error}");
 }
+
+#[test]
+fn other_users_cannot_read_the_scratch_file() {
+    use std::os::unix::fs::MetadataExt;
+
+    let metadata = scratch().unwrap().metadata().unwrap();
+    assert_eq!((metadata.mode() & 0o777, metadata.nlink()), (0o600, 0));
+}

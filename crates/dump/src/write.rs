@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::{env, process};
 
@@ -44,13 +45,13 @@ pub fn write<W: Write>(
     writer.finish()
 }
 
-/// A new file without a name, in TMPDIR or /tmp.
+/// A new file without a name, in TMPDIR or /tmp. Other users cannot open it while it has a name.
 ///
 /// # Errors
 /// Those of the file system.
 pub fn scratch() -> io::Result<File> {
     let path = env::temp_dir().join(format!("limen-{}-{:016x}", process::id(), host::random()));
-    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
     fs::remove_file(&path)?;
     Ok(file)
 }
