@@ -75,11 +75,11 @@ pub(crate) fn load(
     verify: bool,
     accept: impl FnOnce(&mut CheckedDump) -> Result<(), CliError>,
 ) -> Result<(Database, CheckedDump), CliError> {
-    let failed = |error: DumpError| load_error(error, url, input);
+    let failed = |stage| move |error: DumpError| load_error(error, url, input, stage);
     let bar = output::progress("inodes checked");
     let checked = input.open().and_then(|dump| dump::check(dump, &mut |inodes| bar.set_position(inodes)));
     bar.finish_and_clear();
-    let mut checked = checked.map_err(failed)?;
+    let mut checked = checked.map_err(failed(Stage::Checking))?;
     accept(&mut checked)?;
     let database = url.open(true)?;
     let engine = database.engine();
@@ -92,7 +92,7 @@ pub(crate) fn load(
         let bar = output::progress_of("inodes", inodes);
         let loaded = input.open().and_then(|dump| store(&*engine, &checked, dump, &bar));
         bar.finish_and_clear();
-        loaded.map_err(failed)?;
+        loaded.map_err(failed(Stage::Storing))?;
     }
     if verify {
         let bar = output::progress_of("compared", inodes);
@@ -101,7 +101,7 @@ pub(crate) fn load(
             dump::compare(&checked, &mut dump, &mut stored, &mut |inodes| bar.set_position(inodes))
         });
         bar.finish_and_clear();
-        same.map_err(failed)?;
+        same.map_err(failed(Stage::Comparing))?;
         output::note("the volume agrees with the dump");
     }
     Ok((database, checked))
@@ -183,7 +183,17 @@ fn copy() -> io::Result<File> {
     Ok(file)
 }
 
-fn load_error(error: DumpError, url: &MetaUrl, input: &Input) -> CliError {
+/// Each stage of a load reads the whole dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nothing is changed.
+    Checking,
+    Storing,
+    /// The volume is loaded.
+    Comparing,
+}
+
+fn load_error(error: DumpError, url: &MetaUrl, input: &Input, stage: Stage) -> CliError {
     let failed = CliError::new(&error);
     let is_empty = match input {
         Input::Path(path) => path.metadata().is_ok_and(|metadata| metadata.len() == 0),
@@ -195,6 +205,30 @@ fn load_error(error: DumpError, url: &MetaUrl, input: &Input) -> CliError {
         Input::Copy(_) => "standard input".to_owned(),
         Input::Backup(_, backup, _) => format!("backup {}", backup.0),
     };
+    let is_of_dump = matches!(
+        error,
+        DumpError::Newer { .. }
+            | DumpError::NotADump
+            | DumpError::CutOff { .. }
+            | DumpError::Damaged { .. }
+            | DumpError::DamagedManifest { .. }
+            | DumpError::Io(_)
+    );
+    // The dump was whole when it was checked.
+    match stage {
+        Stage::Storing if is_of_dump => {
+            return failed.at(input).advise(format!(
+                "the dump has changed or cannot be read any more, and a part of it may be stored: load the same dump \
+                 again, or remove that part with limen load --discard {url}"
+            ));
+        }
+        Stage::Comparing if is_of_dump => {
+            return failed.at(input).advise(
+                "the dump has changed or cannot be read any more; the volume is loaded, but not compared with it",
+            );
+        }
+        _ => {}
+    }
     match error {
         DumpError::Newer { .. } => failed.at(input).advise("use that version of limen; nothing was changed"),
         DumpError::CutOff { line: 0 } if is_empty => CliError::new("the file is empty, so it is not a dump")
@@ -221,5 +255,81 @@ fn load_error(error: DumpError, url: &MetaUrl, input: &Input) -> CliError {
             .advise("if the volume was mounted since the load, that can be the reason; otherwise load the dump again"),
         DumpError::NotLoading | DumpError::Copying | DumpError::TooFast | DumpError::BusyFile { .. } | DumpError::Stopped => failed,
         DumpError::Engine(_) => failed.at(url).advise("run the command again: it goes on where it ended"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use dump::{FirstLine, Form, Live, VERSION, Writer};
+    use meta::{Effect, Inode, MemEngine, Txn};
+    use types::{FileType, Ino, Mode, Name, OpId, Time};
+
+    use super::*;
+
+    /// A dump of a volume with many files, as text.
+    fn text(id: &str) -> String {
+        let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+        Volume::in_memory("vol").format(&*engine).unwrap();
+        let files = (10..3000).map(Ino).flat_map(|ino| {
+            let inode = Inode::new(ino, FileType::Regular, Mode::new(0o644), Time::from_nanos(7));
+            let name = Name::new(ino.to_string().as_bytes()).unwrap();
+            [
+                Effect::PutInode(Inode { nlink: 1, ..inode }),
+                Effect::PutDirent { parent: Ino::ROOT, name, ino, kind: FileType::Regular },
+            ]
+        });
+        engine.commit(&[Txn { op_id: OpId(1 << 90), guards: Vec::new(), effects: files.collect() }]).unwrap();
+        let head = FirstLine { version: VERSION, id: id.to_owned(), created: 1 };
+        let mut writer = Writer::new(Vec::new(), Form::Json, head).unwrap();
+        dump::dump::<DumpError>(&mut Live(engine), true, &mut |line| writer.put(&line)).unwrap();
+        String::from_utf8(writer.finish().unwrap().0).unwrap()
+    }
+
+    /// Another program writes to the file of a dump between its check and its load.
+    #[test]
+    fn a_dump_that_changes_while_it_is_loaded_leaves_a_part() {
+        let whole = text("a");
+        let half = whole.len() / 2;
+        let damaged = format!("{}{{\n{}", &whole[..half], &whole[half..]);
+        for (at, changed) in [text("b"), damaged, whole[..half].to_owned()].into_iter().enumerate() {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("dump");
+            fs::write(&path, &whole).unwrap();
+            let database = directory.path().join("vol.db").display().to_string();
+            let url = MetaUrl::parse(&format!("sqlite://{database}")).unwrap();
+            let input = Input::Path(path.clone());
+            let failed = load(&url, &input, false, |_| Ok(fs::write(&path, changed)?)).unwrap_err();
+            let message = failed.to_string();
+            assert!(!message.contains("nothing was changed"), "{at}: {message}");
+            assert!(message.contains("limen load --discard sqlite://"), "{at}: {message}");
+            if at > 0 {
+                let opened = url.open(false).unwrap();
+                assert!(matches!(Volume::load(&*opened.engine()), Err(VolumeError::Loading)), "{at}");
+            }
+            // The same dump can be loaded again.
+            fs::write(&path, &whole).unwrap();
+            let (_, checked) = load(&url, &input, false, |_| Ok(())).unwrap();
+            assert_eq!(checked.tail.inodes, 2991);
+            // From here on, a damaged dump has changed nothing that a check could have found.
+            fs::write(&path, &whole[..half]).unwrap();
+            let failed = load(&url, &input, true, |_| Ok(())).unwrap_err().to_string();
+            assert!(failed.contains("nothing was changed"), "{at}: {failed}");
+        }
+    }
+
+    #[test]
+    fn a_dump_that_changes_while_it_is_compared_was_loaded() {
+        let whole = text("a");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("dump");
+        fs::write(&path, &whole).unwrap();
+        let url = MetaUrl::parse(&format!("sqlite://{}", directory.path().join("vol.db").display())).unwrap();
+        let input = Input::Path(path.clone());
+        load(&url, &input, false, |_| Ok(())).unwrap();
+        let cut = whole[..whole.len() / 2].to_owned();
+        let failed = load(&url, &input, true, |_| Ok(fs::write(&path, cut)?)).unwrap_err().to_string();
+        assert!(failed.contains("the volume is loaded"), "{failed}");
     }
 }
