@@ -42,7 +42,7 @@ pub struct Backups {
 }
 
 impl Backups {
-    /// `check_owner` is called before and after each backup is written.
+    /// `check_owner` is called before and after each backup is written, and before old ones are removed.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -166,7 +166,14 @@ impl Schedule {
         if let Err(error) = self.meta.run(&finish, &Authority::Kernel { revisions: None }) {
             tracing::warn!(%error, "cannot note that the metadata was backed up");
         }
-        if let Err(error) = remove_old(&self.store, backup) {
+        // The change above may have waited for the database, and meanwhile another database may have adopted
+        // the store.
+        if let Err(error) = (self.check_owner)() {
+            tracing::error!(
+                error,
+                "no old backups are removed, because the object store may not belong to this database"
+            );
+        } else if let Err(error) = remove_old(&self.store, backup) {
             tracing::warn!(%error, "cannot remove old backups of the metadata; the next backup retries");
         }
     }
@@ -179,6 +186,34 @@ mod tests {
     use types::OpId;
 
     use super::*;
+
+    #[test]
+    fn no_backup_is_removed_from_the_store_of_another_database() {
+        let engine = Arc::new(MemEngine::default());
+        let volume = Volume::in_memory("vol");
+        volume.format(&*engine).unwrap();
+        let config = StorageConfig { storage: chunk::MEMORY.into(), bucket: String::new() };
+        let store = BlockStore::open_with(&config, StoreOptions::default()).unwrap();
+        let engine: Arc<dyn Engine> = engine;
+        let made = || create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap().0;
+        let last = (0..40).map(|_| made()).last().unwrap();
+        let is_own = Arc::new(AtomicBool::new(false));
+        let answer = Arc::clone(&is_own);
+        let schedule = Schedule {
+            meta: Arc::new(Meta::open(Arc::clone(&engine), 100).unwrap()),
+            store: Arc::clone(&store),
+            check_owner: Box::new(move || {
+                answer.load(Ordering::Relaxed).then_some(()).ok_or_else(|| "another database".to_owned())
+            }),
+            stop: Arc::default(),
+            known: None,
+        };
+        schedule.finish(Time::now(), 1, last);
+        assert_eq!(store.backups().unwrap().len(), 40);
+        is_own.store(true, Ordering::Relaxed);
+        schedule.finish(Time::now(), 1, last);
+        assert!(store.backups().unwrap().len() < 40);
+    }
 
     #[test]
     fn mounts_with_clocks_far_apart_make_one_backup_in_an_interval() {
