@@ -100,27 +100,34 @@ impl Abilities {
         let file = rustix::fs::open(directory, flags, Mode::RUSR)?;
         let zero_range =
             rustix::fs::fallocate(&file, FallocateFlags::ZERO_RANGE, 0, 1) != Err(Errno::OPNOTSUPP);
+        let stamps_differ = |directory: &Path| {
+            let stamp = || rustix::fs::stat(directory).map(|now| (now.st_mtime, now.st_mtime_nsec));
+            stamps_differ(directory, stamp)
+        };
         let fine = stamps_differ(tested)? && stamps_differ(directory)?;
         Ok(Abilities { zero_range, grain_ns: if fine { 0 } else { 20_000_000 } })
     }
 }
 
-/// Whether consecutive changes of a directory get different timestamps.
-fn stamps_differ(directory: &Path) -> Result<bool, Errno> {
-    let mut last = rustix::fs::stat(directory)?;
+/// Whether consecutive changes of a directory get different timestamps. `stamp` reads the timestamp.
+fn stamps_differ<T: PartialEq>(
+    directory: &Path,
+    stamp: impl Fn() -> Result<T, Errno>,
+) -> Result<bool, Errno> {
+    let mut last = stamp()?;
+    let mut differ = true;
+    // The number of rounds is even, so that nothing is left in the directory.
     for round in 0..8 {
         let name = directory.join("probe");
         match round % 2 {
             0 => rustix::fs::mkdir(&name, Mode::RWXU)?,
             _ => rustix::fs::rmdir(&name)?,
         }
-        let now = rustix::fs::stat(directory)?;
-        if (now.st_mtime, now.st_mtime_nsec) == (last.st_mtime, last.st_mtime_nsec) {
-            return Ok(false);
-        }
+        let now = stamp()?;
+        differ &= now != last;
         last = now;
     }
-    Ok(true)
+    Ok(differ)
 }
 
 /// Whether a step is skipped on both sides. `stat` returns the reference's attributes of the target of a
@@ -272,7 +279,19 @@ pub(crate) fn has_content(stat: &Stat) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    #[test]
+    fn a_probe_of_the_timestamps_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let count = Cell::new(0);
+        let fine = || Ok((1, count.replace(count.get() + 1)));
+        assert_eq!(stamps_differ(directory.path(), fine), Ok(true));
+        assert_eq!(stamps_differ(directory.path(), || Ok((1, 1))), Ok(false));
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
 
     #[test]
     fn every_entry_is_complete() {
