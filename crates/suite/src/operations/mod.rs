@@ -136,5 +136,65 @@ struct Kept<E, K> {
 }
 
 impl<E: Engine, K: Send + Sync + fmt::Debug> Engine for Kept<E, K> {
-    meta::pass_on! { (.engine) read commit scan sync wipe watch }
+    meta::pass_on! { (.engine) read commit scan open_snapshot sync wipe remove watch }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use meta::{EngineError, Outcome, Page, RecordKey, Scan, Snapshot, SnapshotReader, Txn};
+
+    use super::*;
+
+    /// Notes the names of the called methods.
+    #[derive(Debug, Default)]
+    struct Noting(Mutex<Vec<&'static str>>);
+
+    impl Noting {
+        fn note(&self, method: &'static str) {
+            self.0.lock().unwrap().push(method);
+        }
+    }
+
+    impl Engine for &'static Noting {
+        fn read(&self, _: &[RecordKey]) -> Result<Snapshot, EngineError> {
+            unreachable!()
+        }
+
+        fn commit(&self, _: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+            unreachable!()
+        }
+
+        fn scan(&self, _: &Scan) -> Result<Page, EngineError> {
+            unreachable!()
+        }
+
+        fn sync(&self) -> Result<(), EngineError> {
+            unreachable!()
+        }
+
+        fn wipe(&self) -> Result<(), EngineError> {
+            unreachable!()
+        }
+
+        fn open_snapshot(&self) -> Result<Option<Box<dyn SnapshotReader>>, EngineError> {
+            self.note("open_snapshot");
+            Ok(None)
+        }
+
+        fn remove(&self) -> Result<(), EngineError> {
+            self.note("remove");
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_kept_engine_passes_on_methods_with_defaults() {
+        let noting: &'static Noting = Box::leak(Box::default());
+        let engine = keep((noting, ()));
+        engine.open_snapshot().unwrap();
+        engine.remove().unwrap();
+        assert_eq!(*noting.0.lock().unwrap(), ["open_snapshot", "remove"]);
+    }
 }
