@@ -401,7 +401,11 @@ impl Client {
         let known = lock(&self.stream).take();
         let is_new = known.is_none();
         let stream = known.or_else(|| shared.engine().watch().unwrap_or_default());
-        let Some(mut stream) = stream else { return };
+        let Some(mut stream) = stream else {
+            self.is_applying.store(false, Ordering::Relaxed);
+            shared.end(Ended { got: Got::Failed, ..begun });
+            return;
+        };
         let (until, asked) = (shared.now(), BootInstant::now());
         let changes = stream.next(Duration::ZERO).unwrap_or_default();
         if is_new {
