@@ -4,8 +4,10 @@
 //! named after the device number (`st_dev`) of the mount's files. `limen info` and `limen umount` read this
 //! file to find the volume and the process.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -128,8 +130,15 @@ pub fn by_mountpoint(mountpoint: &Path) -> Vec<Entry> {
 
 /// All entries of this user and of root, including those of dead processes.
 pub fn all() -> Vec<Entry> {
-    let files = directories().into_iter().filter_map(|directory| fs::read_dir(directory).ok()).flatten();
-    files.filter_map(|file| read(&file.ok()?.path())).collect()
+    directories().iter().flat_map(|directory| entries_in(directory)).collect()
+}
+
+/// The entries of a directory. Files whose name is not a device number are sockets, or were left by a process
+/// that was killed before it registered its mount.
+fn entries_in(directory: &Path) -> Vec<Entry> {
+    let files = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
+    let is_entry = |name: &OsStr| name.as_bytes().iter().all(u8::is_ascii_digit);
+    files.filter(|file| is_entry(&file.file_name())).filter_map(|file| read(&file.path())).collect()
 }
 
 /// Removes the entries that dead processes left for mounts at `mountpoint`.
@@ -166,9 +175,8 @@ fn directories() -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn entry_survives_writing_and_reading() {
-        let entry = Entry {
+    fn sample() -> Entry {
+        Entry {
             device: 57,
             mountpoint: "/mnt/a b".into(),
             url: "sqlite:///v.db".into(),
@@ -176,7 +184,22 @@ mod tests {
             process: Process { pid: 7, started: 99 },
             log: Some("/var/log/limen-v.log".into()),
             failure: None,
-        };
+        }
+    }
+
+    /// A process that was killed before the rename leaves a file with its pid in the name.
+    #[test]
+    fn an_entry_that_was_not_registered_is_not_found() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["57", "57.7", "57.sock"] {
+            fs::write(directory.path().join(name), sample().to_json().to_string()).unwrap();
+        }
+        assert_eq!(entries_in(directory.path()), [sample()]);
+    }
+
+    #[test]
+    fn entry_survives_writing_and_reading() {
+        let entry = sample();
         assert_eq!(Entry::from_json(&entry.to_json()), Some(entry));
         assert_eq!(Entry::from_json(&json!({"device": 1})), None);
         assert_eq!(Entry::from_json(&json!([])), None);
