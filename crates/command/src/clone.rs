@@ -14,6 +14,7 @@ use std::net::Shutdown;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -30,11 +31,12 @@ use vfs::Vfs;
 use crate::answers::{Answers, IDLE_EVERY};
 use crate::error::CliError;
 use crate::registry::Entry;
+use crate::running::Running;
 
 /// How a request begins.
 pub(crate) const REQUEST: &str = "clone ";
 
-/// How many copies one mount makes at the same time. If there are more requests, it closes the connection.
+/// How many copies one mount makes at the same time.
 const MAX_RUNNING: usize = 8;
 /// The pause before the client looks the name up again.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(2);
@@ -109,9 +111,10 @@ pub(crate) fn start(stream: UnixStream, request: &str, vfs: &Arc<Vfs>) -> io::Re
     // Keep a weak reference, because the thread must not keep the mount's parts from being dropped.
     let vfs = Arc::downgrade(vfs);
     let work = move || {
-        let may_run = RUNNING.fetch_add(1, Ordering::AcqRel) < MAX_RUNNING;
-        let served = if may_run { serve(&stream, &request, &vfs) } else { Ok(()) };
-        RUNNING.fetch_sub(1, Ordering::AcqRel);
+        let served = match Running::begin(&RUNNING, MAX_RUNNING) {
+            Some(_running) => serve(&stream, &request, &vfs),
+            None => send(&stream, &too_many()),
+        };
         if let Err(error) = served {
             tracing::debug!(%error, "the client of a copy does not answer");
         }
@@ -145,7 +148,8 @@ enum Event {
     Line,
     /// The client has closed the connection or its sending side.
     Closed,
-    Done(Result<Inode, CloneFailure>),
+    /// The copy has ended; `None` if its thread has panicked.
+    Done(Option<Result<Inode, CloneFailure>>),
 }
 
 fn serve(stream: &UnixStream, request: &CloneRequest, vfs: &Weak<Vfs>) -> io::Result<()> {
@@ -163,12 +167,15 @@ fn serve(stream: &UnixStream, request: &CloneRequest, vfs: &Weak<Vfs>) -> io::Re
         });
         let (progress, stop) = (&progress, &stop);
         scope.spawn(move || {
-            let done = strong.clone_tree(request, progress, &|| stop.load(Ordering::Acquire));
+            let clone = || strong.clone_tree(request, progress, &|| stop.load(Ordering::Acquire));
+            // Without this event, the loop below would not end. Other threads use the volume further, as after a
+            // panic of a thread of the kernel's requests.
+            let done = catch_unwind(AssertUnwindSafe(clone)).ok();
             let _ = of_clone.send(Event::Done(done));
         });
         let done = loop {
             match events.recv_timeout(PROGRESS_EVERY) {
-                Ok(Event::Done(done)) => break Some(done),
+                Ok(Event::Done(done)) => break done,
                 Ok(Event::Line) => {}
                 Ok(Event::Closed) => stop.store(true, Ordering::Release),
                 Err(RecvTimeoutError::Timeout) => {
@@ -176,7 +183,7 @@ fn serve(stream: &UnixStream, request: &CloneRequest, vfs: &Weak<Vfs>) -> io::Re
                         stop.store(true, Ordering::Release);
                     }
                 }
-                // The thread that makes the copy has panicked.
+                // Both threads have sent their last event.
                 Err(RecvTimeoutError::Disconnected) => break None,
             }
         };
@@ -188,6 +195,13 @@ fn serve(stream: &UnixStream, request: &CloneRequest, vfs: &Weak<Vfs>) -> io::Re
         let _ = stream.shutdown(Shutdown::Both);
         served
     })
+}
+
+/// The answer to a request beyond [`MAX_RUNNING`].
+fn too_many() -> Value {
+    let error =
+        format!("the mount makes {MAX_RUNNING} copies already: run the command again when one has ended");
+    json!({ "error": error, "kind": "failed", "errno": Errno::EAGAIN.raw(), "removed": true })
 }
 
 /// The last line for the client.

@@ -6,7 +6,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 
@@ -18,6 +18,7 @@ use crate::answers::{Answers, IDLE_EVERY};
 use crate::error::CliError;
 use crate::interrupt::Interrupt;
 use crate::registry::Entry;
+use crate::running::Running;
 
 /// How many connections one mount serves at the same time.
 const MAX_RUNNING: usize = 64;
@@ -63,15 +64,16 @@ impl FileRequest {
     }
 }
 
-/// Starts a thread that serves a client. If there are too many, closes the connection.
+/// Starts a thread that serves a client.
 pub(crate) fn start(stream: UnixStream, request: FileRequest, vfs: &Arc<Vfs>) -> io::Result<()> {
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
     // Keep a weak reference, because the thread must not keep the mount's parts from being dropped.
     let vfs = Arc::downgrade(vfs);
     let work = move || {
-        let may_run = RUNNING.fetch_add(1, Ordering::AcqRel) < MAX_RUNNING;
-        let served = if may_run { serve(&stream, request, &vfs) } else { Ok(()) };
-        RUNNING.fetch_sub(1, Ordering::AcqRel);
+        let served = match Running::begin(&RUNNING, MAX_RUNNING) {
+            Some(_running) => serve(&stream, request, &vfs),
+            None => send(&stream, &too_many()),
+        };
         if let Err(error) = served {
             tracing::debug!(%error, "the client of a tool does not answer");
         }
@@ -79,11 +81,23 @@ pub(crate) fn start(stream: UnixStream, request: FileRequest, vfs: &Arc<Vfs>) ->
     thread::Builder::new().name("limen-tool".into()).spawn(work).map(drop)
 }
 
-fn serve(mut stream: &UnixStream, request: FileRequest, vfs: &Weak<Vfs>) -> io::Result<()> {
+/// The answer to a connection beyond [`MAX_RUNNING`].
+fn too_many() -> Value {
+    let error = format!(
+        "the mount serves {MAX_RUNNING} connections of tools already: run the command again when others have ended"
+    );
+    json!({ "error": error, "errno": Errno::EAGAIN.raw() })
+}
+
+fn send(mut stream: &UnixStream, value: &Value) -> io::Result<()> {
+    stream.write_all(format!("{value}\n").as_bytes())
+}
+
+fn serve(stream: &UnixStream, request: FileRequest, vfs: &Weak<Vfs>) -> io::Result<()> {
     stream.set_read_timeout(None)?;
     // The client waits for this line before it sends inode numbers. Otherwise the buffer of the reader of its
     // first line could have taken some of them.
-    stream.write_all(format!("{}\n", json!({ "ready": true })).as_bytes())?;
+    send(stream, &json!({ "ready": true }))?;
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = String::new();
@@ -93,7 +107,7 @@ fn serve(mut stream: &UnixStream, request: FileRequest, vfs: &Weak<Vfs>) -> io::
             .serve(&vfs, Ino(ino))
             .unwrap_or_else(|errno| json!({ "error": errno.to_string(), "errno": errno.raw() }));
         drop(vfs);
-        stream.write_all(format!("{answer}\n").as_bytes())?;
+        send(stream, &answer)?;
     }
 }
 
@@ -144,10 +158,12 @@ impl<'a> FileRequests<'a> {
     fn connect(&self) -> Result<UnixStream, CliError> {
         let stream = self.entry.connect(self.request.line())?;
         stream.set_read_timeout(Some(IDLE_EVERY))?;
-        match self.answer(&stream)?["ready"] == true {
-            true => Ok(stream),
+        let answer = self.answer(&stream)?;
+        match answer["error"].as_str() {
+            _ if answer["ready"] == true => Ok(stream),
+            Some(error) => Err(CliError::new(error)),
             // An older version ignores the request and sends its statistics.
-            false => {
+            None => {
                 Err(CliError::new("the mount belongs to an older version of limen").advise("mount it again"))
             }
         }

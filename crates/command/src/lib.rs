@@ -33,5 +33,6 @@ mod profile;
 pub mod quotas;
 pub mod registry;
 pub mod remove;
+mod running;
 pub mod statistics;
 pub mod units;

@@ -7,7 +7,7 @@
 
 use std::io::{self, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use vfs::Vfs;
 use crate::answers::{Answers, IDLE_EVERY};
 use crate::error::CliError;
 use crate::registry::Entry;
+use crate::running::Running;
 
 /// How a request begins.
 pub(crate) const REQUEST: &str = "quota ";
@@ -39,14 +40,10 @@ pub(crate) fn start(stream: UnixStream, request: &str, vfs: &Arc<Vfs>) -> io::Re
     // Keep a weak reference, because the thread must not keep the mount's parts from being dropped.
     let vfs = Arc::downgrade(vfs);
     let work = move || {
-        let may_run = RUNNING.fetch_add(1, Ordering::AcqRel) < MAX_RUNNING;
-        let served = match may_run {
-            true => serve(&stream, change, &vfs),
-            false => {
-                send(&stream, &json!({ "error": "too many quotas are being changed", "kind": "failed" }))
-            }
+        let served = match Running::begin(&RUNNING, MAX_RUNNING) {
+            Some(_running) => serve(&stream, change, &vfs),
+            None => send(&stream, &json!({ "error": "too many quotas are being changed", "kind": "failed" })),
         };
-        RUNNING.fetch_sub(1, Ordering::AcqRel);
         if let Err(error) = served {
             tracing::debug!(%error, "the client of a quota does not answer");
         }
