@@ -186,10 +186,14 @@ impl fmt::Display for Url {
 }
 
 fn read_password(path: String) -> Result<Secret, UrlError> {
-    match fs::read_to_string(&path) {
-        Ok(text) => Ok(Secret::new(text.lines().next().unwrap_or_default().to_owned())),
-        Err(error) => Err(UrlError::PasswordFile { path, error: error.to_string() }),
-    }
+    let error = match fs::read_to_string(&path) {
+        Ok(text) => match text.lines().next() {
+            Some(password) if !password.is_empty() => return Ok(Secret::new(password.to_owned())),
+            _ => "the first line is empty, but must be the password".to_owned(),
+        },
+        Err(error) => error.to_string(),
+    };
+    Err(UrlError::PasswordFile { path, error })
 }
 
 fn decode(text: &str) -> Result<String, UrlError> {
@@ -283,5 +287,17 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert_eq!(url.password.unwrap().reveal(), "s3cret");
         assert!(url.query.is_empty(), "it is not left for the engine");
+    }
+
+    #[test]
+    fn a_password_file_with_an_empty_first_line_is_an_error() {
+        let path = env::temp_dir().join(format!("limen-no-password-{}", std::process::id()));
+        for text in ["", "\n", "\r\ns3cret\n"] {
+            fs::write(&path, text).unwrap();
+            let url = Url::parse(&format!("x://u@h?password_file={}", path.display()));
+            let error = url.unwrap_err().to_string();
+            assert!(error.contains(&format!("{}: the first line is empty", path.display())), "{error}");
+        }
+        fs::remove_file(&path).unwrap();
     }
 }
