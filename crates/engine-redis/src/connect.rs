@@ -115,8 +115,13 @@ impl Connector {
             commands.cmd("SCRIPT").arg("LOAD").arg(script);
         }
         let mut answers = send(inner, &commands.get_packed_pipeline(), commands.len())?;
-        answers.next().transpose()?;
-        if answers.next().is_some_and(|role| is_replica(&role)) {
+        let (exists, role) = (answers.next(), answers.next());
+        // A Sentinel does not know EXISTS.
+        if role.as_ref().is_some_and(|role| has_role(role, b"sentinel")) {
+            return Err(Failure::Sentinel);
+        }
+        exists.transpose()?;
+        if role.is_some_and(|role| is_replica(&role)) {
             return Err(Failure::Demoted);
         }
         answers.map(|name| Ok(take(name?)?)).collect()
@@ -214,7 +219,12 @@ fn last<T: FromRedisValue>(mut answers: impl Iterator<Item = RedisResult<Value>>
 /// True if the answer to ROLE says that the server is a replica. If the user is not permitted to run ROLE,
 /// the server is assumed to be a master.
 fn is_replica(role: &RedisResult<Value>) -> bool {
-    matches!(role, Ok(Value::Array(parts)) if matches!(parts.first(), Some(Value::BulkString(r)) if r == b"slave"))
+    has_role(role, b"slave")
+}
+
+/// True if the answer to ROLE begins with `name`.
+fn has_role(role: &RedisResult<Value>, name: &[u8]) -> bool {
+    matches!(role, Ok(Value::Array(parts)) if matches!(parts.first(), Some(Value::BulkString(r)) if r == name))
 }
 
 /// The error for a failed connection attempt. Nothing was executed. An authentication failure is permanent.

@@ -12,6 +12,8 @@ pub(crate) enum Failure {
     Redis(RedisError),
     /// The server answered but is not (or no longer) a master, so its answer may be old.
     Demoted,
+    /// The server is a Sentinel, but the URL does not say so.
+    Sentinel,
     /// The answer does not have the form that the scripts produce.
     Malformed(&'static str),
     /// The stream lost changes that its reader had not read.
@@ -43,7 +45,7 @@ impl RequestError for Failure {
                 ConnectionState::Usable
             }
             Failure::Malformed(_) | Failure::Missed | Failure::Wiped => ConnectionState::Usable,
-            Failure::Redis(_) | Failure::Demoted => ConnectionState::ServerLost,
+            Failure::Redis(_) | Failure::Demoted | Failure::Sentinel => ConnectionState::ServerLost,
         }
     }
 
@@ -57,6 +59,9 @@ impl RequestError for Failure {
             Failure::Demoted => {
                 intent.unanswered(format!("{address} is a replica: use the address of its master"))
             }
+            Failure::Sentinel => EngineError::permanent(format!(
+                "{address} is a Sentinel: add master=NAME to the URL, with the name of the master that it monitors"
+            )),
             Failure::Missed => EngineError::permanent(format!(
                 "{address}: changes were removed from the stream before this client read them"
             )),

@@ -457,6 +457,9 @@ fn sentinels_locate_the_master_after_a_failover() {
     let unknown = Url::parse(&format!("redis://127.0.0.1:{port}?master=other")).unwrap();
     let error = RedisEngine::open(&unknown, true).unwrap_err().to_string();
     assert!(error.contains("does not know a master 'other'"), "{error}");
+    let without = Url::parse(&format!("redis://127.0.0.1:{port}")).unwrap();
+    let error = RedisEngine::open(&without, true).unwrap_err().to_string();
+    assert!(error.contains("is a Sentinel") && error.contains("master=NAME"), "{error}");
     await_replica(&master, &replica);
     // The Sentinel must know the replica before it can promote it.
     let deadline = Instant::now() + Duration::from_secs(60);
