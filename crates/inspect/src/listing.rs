@@ -79,7 +79,7 @@ pub struct DirEntry {
     /// The rules that decide access; `None` if the inode or its ACL is missing or damaged, so that all access
     /// is denied.
     pub access: Option<Rules>,
-    /// The default ACL; for directories only.
+    /// The default ACL; for directories only. `None` also if it is missing or damaged.
     pub default: Option<PosixAcl>,
     /// The target; for symbolic links only.
     pub target: Option<Arc<[u8]>>,
@@ -189,7 +189,8 @@ impl ReadDirPlus<'_> {
         if id.is_none() {
             return None;
         }
-        let read = || texts.get(&id).and_then(|text| PosixAcl::from_storage(text).ok());
+        let parse = |text: &Arc<str>| PosixAcl::from_storage(text).ok().filter(|acl| acl.id() == id);
+        let read = || texts.get(&id).and_then(parse);
         self.default.entry(id).or_insert_with(read).clone()
     }
 

@@ -86,6 +86,11 @@ fn missing_inodes_and_damaged_acls_are_none() {
     assert_eq!((entries[0].dirent.ino, entries[0].access.clone()), (file, None));
     assert!(entries[0].inode.is_some());
     assert_eq!((entries[1].inode, entries[1].access.clone()), (None, None));
+    // A valid ACL, but not the one with this id.
+    volume.apply(vec![Effect::PutAcl { id: AclId(97), text: "u::rwx,g::r-x,o::---".into() }]);
+    inode.default_acl = AclId(97);
+    volume.apply(vec![Effect::PutInode(inode)]);
+    assert_eq!(list(&volume, ROOT)[0].default, None);
     inode.access_acl = AclId(98);
     volume.apply(vec![Effect::PutInode(inode)]);
     assert_eq!(list(&volume, ROOT)[0].access, None);
