@@ -208,6 +208,12 @@ impl UserDatabase for Users {
     fn group(&self, name: &str) -> Option<u32> {
         query("group", name).ok().flatten().map(|entry| entry.id)
     }
+
+    fn login_group(&self, user: &str) -> Option<u32> {
+        let entry = query("passwd", user).ok().flatten()?;
+        // An entry whose name looks like this number belongs to another id.
+        entry.gid.filter(|_| number(user).is_none_or(|uid| uid == entry.id))
+    }
 }
 
 impl Table {

@@ -9,6 +9,8 @@ use crate::access_attrs::{AccessAttrs, Rules};
 pub trait UserDatabase {
     fn user(&self, name: &str) -> Option<u32>;
     fn group(&self, name: &str) -> Option<u32>;
+    /// The primary group of a user, who is given by name or number.
+    fn login_group(&self, user: &str) -> Option<u32>;
 }
 
 /// A planned change.
@@ -97,6 +99,8 @@ pub enum ChangeError {
     User(String),
     #[error("there is no group '{0}'")]
     Group(String),
+    #[error("user '{0}' has no entry in the user database, so its login group is unknown: name the group")]
+    LoginGroup(String),
     #[error("the resulting ACL is invalid: {0}")]
     Acl(#[from] posix::AclError),
     #[error("setfacl and chmod are not supported for volumes with NFSv4 ACLs")]
@@ -384,13 +388,22 @@ fn chmod(words: &[&str]) -> Result<PlannedChange, ChangeError> {
 fn chown(words: &[&str], names: &dyn UserDatabase) -> Result<PlannedChange, ChangeError> {
     let (recursive, words) = recursion(words)?;
     let (owner, path) = two(&words, "the owner")?;
-    let (user, group) = owner.split_once(':').unwrap_or((owner, ""));
+    let (user, group) = owner.split_once(':').map_or((owner, None), |(user, group)| (user, Some(group)));
     let of = |name: &str, known: &dyn Fn(&str) -> Option<u32>| match name {
         "" => Some(None),
         name => id(name, known).map(Some),
     };
     let uid = of(user, &|name| names.user(name)).ok_or_else(|| ChangeError::User(user.to_owned()))?;
-    let gid = of(group, &|name| names.group(name)).ok_or_else(|| ChangeError::Group(group.to_owned()))?;
+    let gid = match group {
+        // As chown(1): a colon without a group stands for the login group.
+        Some("") if !user.is_empty() => {
+            Some(names.login_group(user).ok_or_else(|| ChangeError::LoginGroup(user.to_owned()))?)
+        }
+        group => {
+            let group = group.unwrap_or_default();
+            of(group, &|name| names.group(name)).ok_or_else(|| ChangeError::Group(group.to_owned()))?
+        }
+    };
     Ok(PlannedChange::Edit { path, recursive, edit: Edit::Chown { uid, gid } })
 }
 
@@ -460,6 +473,10 @@ mod tests {
         fn group(&self, name: &str) -> Option<u32> {
             (name == "staff").then_some(50)
         }
+
+        fn login_group(&self, user: &str) -> Option<u32> {
+            ["ann", "7"].contains(&user).then_some(100)
+        }
     }
 
     fn access_attrs(mode: u32, acl: Option<&str>) -> AccessAttrs {
@@ -528,6 +545,22 @@ mod tests {
             parse_change("chown -R ann:staff '/a b'", &Known),
             Ok(PlannedChange::Edit { path: "/a b".to_owned(), recursive: true, edit })
         );
+        // After a colon without a group, chown(1) sets the login group.
+        for (owner, uid, gid) in [
+            ("ann", Some(7), None),
+            ("ann:", Some(7), Some(100)),
+            ("7:", Some(7), Some(100)),
+            (":staff", None, Some(50)),
+            (":", None, None),
+        ] {
+            let Ok(PlannedChange::Edit { edit, .. }) = parse_change(&format!("chown {owner} /f"), &Known)
+            else {
+                panic!("{owner}");
+            };
+            assert_eq!(edit, Edit::Chown { uid, gid }, "{owner}");
+        }
+        let unknown = parse_change("chown 8: /f", &Known).unwrap_err();
+        assert!(unknown.to_string().contains("login group"), "{unknown}");
         let Ok(PlannedChange::Edit { path, recursive, .. }) =
             parse_change("setfacl -Rm u:ann:r -- /d\\ e", &Known)
         else {

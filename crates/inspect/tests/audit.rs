@@ -200,6 +200,10 @@ impl UserDatabase for NoNames {
     fn group(&self, _: &str) -> Option<u32> {
         None
     }
+
+    fn login_group(&self, _: &str) -> Option<u32> {
+        None
+    }
 }
 
 /// A planned change gives the same result as the real change.
