@@ -362,12 +362,17 @@ impl Dispatch {
             }
             fits
         };
-        self.vfs.listings.readdir(
+        let listed = self.vfs.listings.readdir(
             DirHandle(read.fh.0),
             DirPosition(read.offset),
             plus.is_some(),
             &mut take,
-        )?;
+        );
+        // The entries so far were recorded as looked up, so the kernel must get them. The next request gets
+        // the error.
+        if dir.is_empty() {
+            listed?;
+        }
         self.note_atime(ino, read.flags);
         Ok(ReplyBody::Listing(dir))
     }

@@ -3,6 +3,10 @@
 //! [`Attributes`] holds the unlinked inodes that the kernel still uses. It depends on [`Meta`], the table of
 //! open files (unflushed writes), [`PendingAtimes`] (access times that are not committed), [`AccessCheck`]
 //! (ids, projections of NFSv4 ACLs) and [`Caches`], which records the attributes that the kernel is given.
+//! [`Attributes::getattr`] and [`Attributes::getattr_for`] record them, because their result is the reply to
+//! GETATTR. All other methods only compute attributes: if a reply gives them to the kernel, its sender records
+//! that ([`Caches::looked_up`], [`Caches::note_applied`]). Recording attributes that the kernel does not get
+//! would let it check callers by outdated ones.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,21 +76,29 @@ impl Attributes {
         host::lock(&self.unlinked).insert(inode.ino, Inode { nlink: 0, ctime: Time::now(), ..*inode });
     }
 
+    /// The attributes of an inode, including unflushed writes, for the reply to GETATTR.
+    ///
+    /// # Errors
+    /// Those of [`Self::current`].
+    pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+        self.current(ino).inspect(|attr| self.caches.note_sent(attr))
+    }
+
     /// The attributes of an inode, including unflushed writes.
     ///
     /// # Errors
     /// ESTALE if the inode was deleted and the kernel does not hold it; EIO if the file is open and was lost
     /// with the session. ESTALE would be wrong in that case: programs then open the file again by its name,
     /// and the name may now lead to another file.
-    pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+    fn current(&self, ino: Ino) -> Result<Attr, Errno> {
         match self.inode(ino) {
             Err(Errno::ESTALE) if self.open.get(ino).is_some_and(|file| file.is_fenced()) => Err(Errno::EIO),
             inode => Ok(self.attr_of(&inode?)),
         }
     }
 
-    /// The attributes for a caller. `by_handle` says whether the request names an open file. If a directory's
-    /// attributes are per caller, the kernel requests them before it grants search.
+    /// As [`Self::getattr`], for a caller. `by_handle` says whether the request names an open file. If a
+    /// directory's attributes are per caller, the kernel requests them before it grants search.
     ///
     /// The kernel may also request the attributes of a new file before the open(2) that created it returns
     /// (`may_open`), and that request names no open file. If another mount has deleted the file by then,
@@ -97,7 +109,7 @@ impl Attributes {
     /// As [`Self::getattr`]; EACCES for a directory that the caller may not search, if the kernel cannot
     /// decide that.
     pub fn getattr_for(&self, caller: &Caller<'_>, ino: Ino, by_handle: bool) -> Result<Attr, Errno> {
-        let attr = match self.getattr(ino) {
+        let attr = match self.current(ino) {
             Err(Errno::ESTALE) if !by_handle => {
                 let created = self.created(ino).ok_or(Errno::ESTALE)?;
                 self.of_deleted(&Inode { nlink: 0, ..created })
@@ -107,6 +119,7 @@ impl Attributes {
         if attr.per_caller && attr.kind.is_dir() {
             self.access.check_nfs4(caller, ino, Mask::SEARCH)?;
         }
+        self.caches.note_sent(&attr);
         Ok(attr)
     }
 
@@ -120,9 +133,9 @@ impl Attributes {
     /// change, perhaps on another inode that has the name now.
     ///
     /// # Errors
-    /// Those of [`Self::getattr`] except ESTALE.
+    /// Those of [`Self::current`] except ESTALE.
     pub(crate) fn after_change(&self, changed: &Inode) -> Result<Attr, Errno> {
-        match self.getattr(changed.ino) {
+        match self.current(changed.ino) {
             Err(Errno::ESTALE) => Ok(self.of_deleted(changed)),
             attr => attr,
         }
@@ -139,12 +152,10 @@ impl Attributes {
     /// order they could be in neither.
     pub(crate) fn attr_of(&self, inode: &Inode) -> Attr {
         let Some(file) = self.open.get(inode.ino) else {
-            self.caches.note_sent(inode);
             return self.pending_atimes.overlay(self.shown(inode));
         };
         let unflushed = file.unflushed();
         let inode = self.inode(inode.ino).unwrap_or(*inode);
-        self.caches.note_sent(&inode);
         let mut attr = self.shown(&inode);
         if let Some(unflushed) = unflushed {
             unflushed.overlay(&mut attr);
@@ -206,12 +217,6 @@ impl Attributes {
         self.access.check_nfs4(caller, ino, wanted.fold(Mask::NONE, |all, (_, mask)| all | mask))
     }
 
-    /// The attributes of an inode that was just created, for the kernel.
-    pub(crate) fn of_new(&self, inode: &Inode) -> Attr {
-        self.caches.note_sent(inode);
-        self.shown(inode)
-    }
-
     /// Records that an inode was read: its data, its names, or the target of a symbolic link.
     pub fn note_atime(&self, ino: Ino) {
         if self.is_atime_due(ino) {
@@ -222,7 +227,7 @@ impl Attributes {
     /// Whether a read of the inode changes its atime. If so, the kernel must not answer the read from its
     /// cache.
     pub fn is_atime_due(&self, ino: Ino) -> bool {
-        self.pending_atimes.is_due(|| self.getattr(ino))
+        self.pending_atimes.is_due(|| self.current(ino))
     }
 
     /// The deleted inodes that the kernel holds, and whether it knows of no ACLs, for another process.

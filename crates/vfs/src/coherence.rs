@@ -236,10 +236,10 @@ impl Caches {
         self.cache.revision(inode.ino) == Some(inode.access_rev)
     }
 
-    /// Records that a reply will give the kernel this inode's attributes.
-    pub(crate) fn note_sent(&self, inode: &Inode) {
+    /// Records that the reply to GETATTR gives the kernel these attributes.
+    pub(crate) fn note_sent(&self, attr: &Attr) {
         if !self.meta.is_exclusive() {
-            self.cache.record_sent(inode.ino, inode.access_rev, 0, Instant::now());
+            self.cache.record_sent(attr.ino, attr.access_rev, 0, Instant::now());
         }
     }
 

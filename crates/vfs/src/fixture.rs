@@ -159,5 +159,7 @@ pub(crate) const NO_WAIT: SessionTimes = SessionTimes {
 pub(crate) fn make(vfs: &Vfs, name: &str) -> Ino {
     let (kind, mode) = (MakeKind::Regular, Mode::new(0o600));
     let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), kind, mode, umask: 0 };
-    vfs.names.create(&root(), request).unwrap().ino
+    let attr = vfs.names.create(&root(), request).unwrap();
+    vfs.caches.looked_up(&attr);
+    attr.ino
 }

@@ -28,7 +28,7 @@ type Shard = HashMap<Ino, KernelInode>;
 
 /// A request takes less time than this, from its start in the kernel until the kernel has applied the reply,
 /// unless the database hangs.
-const SETTLE_TIME: Duration = Duration::from_secs(1);
+pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// The inodes that the kernel holds.
 #[derive(Debug)]

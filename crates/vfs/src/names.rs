@@ -120,7 +120,7 @@ impl Names {
     /// empty; ENAMETOOLONG if the target or the name is too long; EOVERFLOW if the caller has no id in the
     /// volume; those of [`Make`].
     pub fn make(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
-        Ok(self.base.attributes.of_new(&self.make_inode(caller, request)?))
+        Ok(self.base.attributes.shown(&self.make_inode(caller, request)?))
     }
 
     fn make_inode(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Inode, Errno> {
@@ -151,7 +151,7 @@ impl Names {
         if !self.base.meta.is_exclusive() {
             file.set_created(&inode);
         }
-        Ok(self.base.attributes.of_new(&inode))
+        Ok(self.base.attributes.shown(&inode))
     }
 
     /// The target of a symbolic link.
@@ -260,7 +260,7 @@ impl Names {
         let make = self.new_inode(caller, request)?;
         let inode = self.base.change_inodes(caller, held, &MakeOrphan(make), [parent])?;
         self.files.add_handle(inode.ino).set_orphan(true);
-        Ok(self.base.attributes.of_new(&inode))
+        Ok(self.base.attributes.shown(&inode))
     }
 
     /// The operation that creates an inode, which belongs to the caller.

@@ -79,6 +79,7 @@ impl<'a> Tree<'a> {
         self.levels.windows(2).skip(1).filter_map(|ends| Some(*ends.first()?..*ends.last()?))
     }
 
+    /// Creates a directory. As on a mount, access to the names in it is checked by the attributes in the reply.
     pub(super) fn mkdir(&self, dir: u64) -> Result<(), CliError> {
         let (parent, name) = self.name_of_dir(dir);
         let request = self.request(parent, &name, MakeKind::Directory, 0o755);
@@ -87,6 +88,7 @@ impl<'a> Tree<'a> {
             .names
             .make(self.caller, request)
             .map_err(|errno| self.error("mkdir", parent, &name, errno))?;
+        self.vfs.caches.looked_up(&made);
         if let Some(ino) = self.inos.get(dir as usize) {
             ino.store(made.ino.0, Ordering::Release);
         }
@@ -276,7 +278,10 @@ impl Top {
                 .lookup(caller, parent, name.as_bytes())
                 .map_err(|errno| fail("look up", &top.path, errno))?;
             top.ino = match found {
-                Some(attr) if attr.kind == FileType::Directory => attr.ino,
+                Some(attr) if attr.kind == FileType::Directory => {
+                    vfs.caches.looked_up(&attr);
+                    attr.ino
+                }
                 Some(_) => return Err(CliError::new("not a directory").at(&top.path)),
                 None if index + 1 < names.len() => {
                     return Err(CliError::new("the directory does not exist on the volume")
@@ -292,7 +297,10 @@ impl Top {
                         umask: 0,
                     };
                     top.made_in = Some((parent, (*name).to_owned()));
-                    vfs.names.make(caller, request).map_err(|errno| fail("mkdir", &top.path, errno))?.ino
+                    let made =
+                        vfs.names.make(caller, request).map_err(|errno| fail("mkdir", &top.path, errno))?;
+                    vfs.caches.looked_up(&made);
+                    made.ino
                 }
             };
         }

@@ -4,15 +4,17 @@ use std::sync::{Condvar, Mutex};
 
 use acl::idmap::Ids;
 use meta::{Change, Engine, EngineError, LockKind, MemEngine, RecordKey, Snapshot};
-use ops::{AclType, XattrMode};
+use ops::{AclType, AtimeMode, XattrMode};
 use types::{Errno, Mode};
 
 use super::*;
 use crate::caller::{Caller, Identity, IdentitySource};
-use crate::fixture::{format, make, mount, root, user};
+use crate::fixture::{NO_WAIT, format, make, mount, mount_with, root, user};
 use crate::in_flight::REPLY_TRUSTED;
 use crate::recent_grants;
-use crate::{AttrChange, LockRequest, Locked, MakeKind, MakeRequest, OpenAccess, Vfs};
+use crate::{
+    AttrChange, DirPosition, LockRequest, Locked, MakeKind, MakeRequest, OpenAccess, Vfs, VfsOptions,
+};
 
 /// Longer than any step takes, unless it hangs.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -358,6 +360,43 @@ fn former_owner_changes_nothing_by_the_kernels_outdated_attributes() {
     give(&pair.a, file, 7);
     set_xattr(&user(7), access, &acl).unwrap();
     assert!(pair.b.xattrs.acl(file, AclType::Access).unwrap().is_some());
+}
+
+/// The kernel gets no attributes in the replies to READ and OPEN, nor for an entry that does not fit into the
+/// reply to READDIRPLUS.
+#[test]
+fn attributes_that_the_kernel_does_not_get_do_not_let_a_former_owner_pass() {
+    let inner = Arc::new(MemEngine::default());
+    format(&*inner);
+    let options = VfsOptions { atime: AtimeMode::Relative, times: NO_WAIT, ..VfsOptions::default() };
+    let (a, b) = (mount(inner.clone()), mount_with(inner, options));
+    b.meta().set_lifetime(Duration::ZERO);
+    type Uses = fn(&Vfs, Ino);
+    let uses: [(&str, Uses); 3] = [
+        ("read", |vfs, ino| vfs.attributes.note_atime(ino)),
+        ("open", |vfs, ino| assert!(vfs.attributes.is_atime_due(ino))),
+        ("listing", |vfs, _| {
+            let dir = vfs.listings.opendir(&root(), Ino::ROOT).unwrap();
+            vfs.listings.readdir(dir, DirPosition(2), true, &mut |entry| entry.attr.is_none()).unwrap();
+            vfs.listings.closedir(dir).unwrap();
+        }),
+    ];
+    for (name, uses) in uses {
+        let file = make(&a, name);
+        give(&a, file, 5);
+        let attr = b.names.lookup(&root(), Ino::ROOT, name.as_bytes()).unwrap().unwrap();
+        b.caches.looked_up(&attr);
+        // Later than that, a new revision would count at once.
+        host::sleep(crate::kernel_cache::SETTLE_TIME + Duration::from_millis(100));
+        give(&a, file, 6);
+        uses(&b, file);
+        assert_eq!(b.caches.cache.revision(file), Some(attr.access_rev), "{name}");
+        let chmod = AttrChange { mode: Some(Mode::new(0o666)), ..AttrChange::default() };
+        assert_eq!(b.setattr(&user(5), file, chmod).map(drop), Err(Errno::EPERM), "{name}");
+        let read = OpenAccess { read: true, write: false, execute: false, append: false };
+        assert_eq!(b.files.open(&user(5), file, read), Err(Errno::EACCES), "{name}");
+        a.names.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
+    }
 }
 
 /// Resolves no caller.
