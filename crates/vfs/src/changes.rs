@@ -4,7 +4,7 @@
 
 use client::Failure;
 use meta::Inode;
-use ops::{Authority, Reap};
+use ops::{Authority, KernelRevisions as _, Reap};
 use types::{Errno, Ino, SessionId};
 
 use crate::access_check::Perm;
@@ -86,7 +86,8 @@ impl Base {
     }
 
     /// Denies access that the kernel granted by outdated attributes: a request may wait for the database long
-    /// after the kernel checked it. On volumes of NFSv4 ACLs the daemon does its own check.
+    /// after the kernel checked it, and the kernel may get newer attributes meanwhile. `held` are the
+    /// revisions that it had when the request arrived. On volumes of NFSv4 ACLs the daemon does its own check.
     ///
     /// # Errors
     /// If the kernel's attributes are outdated: ESTALE if the caller's credential cannot be read, after which
@@ -95,10 +96,11 @@ impl Base {
     pub(crate) fn check_by_kernel(
         &self,
         caller: &Caller<'_>,
+        held: RevisionsAsOf<'_>,
         inode: &Inode,
         want: Perm,
     ) -> Result<(), Errno> {
-        if !self.only_kernel_checks() || self.caches.has_current(inode) {
+        if !self.only_kernel_checks() || held.revision(inode.ino) == Some(inode.access_rev) {
             return Ok(());
         }
         if caller.identity().is_err() {

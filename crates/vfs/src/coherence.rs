@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use client::Meta;
-use meta::{Changes, Inode, Invalidation};
+use meta::{Changes, Invalidation};
 use types::{BootInstant, Ino, Name};
 
 use crate::access_check::AccessCheck;
@@ -229,11 +229,6 @@ impl Caches {
     /// The revisions that the kernel has now. Must be called before the request waits for anything.
     pub(crate) fn held_by_kernel(&self) -> RevisionsAsOf<'_> {
         self.cache.held()
-    }
-
-    /// Whether the kernel certainly has the access revision of this inode.
-    pub(crate) fn has_current(&self, inode: &Inode) -> bool {
-        self.cache.revision(inode.ino) == Some(inode.access_rev)
     }
 
     /// Records that the reply to GETATTR gives the kernel these attributes.

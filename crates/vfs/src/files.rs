@@ -53,6 +53,7 @@ impl Files {
     }
 
     fn check_open(&self, caller: &Caller<'_>, ino: Ino, open_access: OpenAccess) -> Result<bool, Errno> {
+        let held = self.base.caches.held_by_kernel();
         // `getattr` may still find a deleted inode, but it cannot be opened.
         let Opened { inode, append_only } =
             self.base.meta.run(&Open { ino, open_access }, &self.base.access.authority(caller))?;
@@ -70,7 +71,7 @@ impl Files {
             .into_iter()
             .filter(|(requested, _)| *requested)
             .fold(Perm::NONE, |all, (_, perm)| all | perm);
-        self.base.check_by_kernel(caller, &inode, want)?;
+        self.base.check_by_kernel(caller, held, &inode, want)?;
         self.base.access.check_posix(caller, &inode, want)?;
         Ok(append_only)
     }

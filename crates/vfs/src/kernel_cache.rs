@@ -147,6 +147,7 @@ impl KernelCache {
     }
 
     /// The revision that the kernel has, if that is certain.
+    #[cfg(test)]
     pub(crate) fn revision(&self, ino: Ino) -> Option<u64> {
         self.shard(ino).get(&ino).filter(|inode| inode.is_certain).map(|inode| inode.access_rev)
     }

@@ -206,11 +206,12 @@ impl OpenListings {
     /// outdated permissions and the caller's credential cannot be read; EACCES if the caller may not read the
     /// directory, or if the decision needs a credential that cannot be read.
     pub fn opendir(&self, caller: &Caller<'_>, ino: Ino) -> Result<DirHandle, Errno> {
+        let held = self.base.caches.held_by_kernel();
         let inode = self.base.attributes.inode(ino)?;
         if !inode.kind.is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        self.base.check_by_kernel(caller, &inode, Perm::READ)?;
+        self.base.check_by_kernel(caller, held, &inode, Perm::READ)?;
         self.base.access.check_nfs4(caller, ino, Mask::LIST_DIRECTORY)?;
         self.base.access.check_posix(caller, &inode, Perm::READ)?;
         let handle = DirHandle(self.next_dir.fetch_add(1, Ordering::Relaxed));

@@ -8,6 +8,7 @@ use ops::{AclType, AtimeMode, XattrMode};
 use types::{Errno, Mode};
 
 use super::*;
+use crate::access_check::Perm;
 use crate::caller::{Caller, Identity, IdentitySource};
 use crate::fixture::{NO_WAIT, format, make, mount, mount_with, root, user};
 use crate::in_flight::REPLY_TRUSTED;
@@ -397,6 +398,31 @@ fn attributes_that_the_kernel_does_not_get_do_not_let_a_former_owner_pass() {
         assert_eq!(b.files.open(&user(5), file, read), Err(Errno::EACCES), "{name}");
         a.names.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
     }
+}
+
+#[test]
+fn attributes_that_the_kernel_gets_after_its_check_do_not_let_a_former_owner_open() {
+    let pair = Pair::new(true);
+    let file = make(&pair.a, "f");
+    give(&pair.a, file, 5);
+    let look = || {
+        let attr = pair.b.names.lookup(&root(), Ino::ROOT, b"f").unwrap().unwrap();
+        pair.b.caches.looked_up(&attr);
+        attr.uid
+    };
+    pair.b.meta().set_lifetime(Duration::ZERO);
+    assert_eq!(look(), 5);
+    host::sleep(crate::kernel_cache::SETTLE_TIME + Duration::from_millis(100));
+    // The request arrives, and waits for the database.
+    let held = pair.b.caches.held_by_kernel();
+    give(&pair.a, file, 6);
+    assert_eq!(look(), 6);
+    let inode = pair.b.attributes.inode(file).unwrap();
+    let check = |uid, held| pair.b.base.check_by_kernel(&user(uid), held, &inode, Perm::READ);
+    let now = pair.b.caches.held_by_kernel();
+    assert_eq!(check(5, now), Ok(()), "the kernel has checked by the current attributes");
+    assert_eq!(check(5, held), Err(Errno::EACCES));
+    assert_eq!(check(6, held), Ok(()));
 }
 
 /// Resolves no caller.
