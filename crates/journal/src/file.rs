@@ -1,5 +1,9 @@
 //! Journals as files of a directory. A process holds a lock on its journal (`flock(2)`), so a journal without
 //! a lock is one whose process has ended.
+//!
+//! Databases that were loaded from one dump have the same UUID, and may assign the same session number. A
+//! restored database may assign a number again. So a journal with the name of a new one may belong to another
+//! database, and a new journal never replaces it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
@@ -56,7 +60,7 @@ impl Journals for Directory {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
         self.require_own()?;
         let path = self.path.join(name(volume, session)?);
-        let file = create_locked(&path, &[])?;
+        let file = create_locked(&path, &[], None)?;
         Ok(Box::new(Journal { path, file, len: 0, reserved: 0 }))
     }
 
@@ -96,21 +100,51 @@ fn draft(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// Creates a file with these bytes, or replaces it. The file is locked before it gets its name, so no other
-/// process takes it for an abandoned journal.
-fn create_locked(path: &Path, bytes: &[u8]) -> io::Result<File> {
+/// Creates a file with these bytes. It replaces only `own`, a journal that this process has locked. The file is
+/// locked before it gets its name, so no other process takes it for an abandoned journal. Only the process
+/// that has locked the draft renames it, so no file appears at `path` between the check and the rename.
+fn create_locked(path: &Path, bytes: &[u8], own: Option<&File>) -> io::Result<File> {
     let draft = draft(path);
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(true).mode(0o600);
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&draft)?;
-    let written = flock(&file, FlockOperation::NonBlockingLockExclusive)
-        .map_err(io::Error::from)
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    if !is_at(&file, &draft)? {
+        // Another process locked this file first, and has renamed or removed it since.
+        return Err(io::Error::new(io::ErrorKind::WouldBlock, "another process creates the same journal"));
+    }
+    let written = file
+        .set_len(0)
         .and_then(|()| file.write_all_at(bytes, 0))
+        .and_then(|()| match own.map(|own| is_at(own, path)).transpose()? {
+            Some(true) => Ok(()),
+            _ => require_absent(path),
+        })
         .and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
         let _ = fs::remove_file(&draft);
     }
     written.map(|()| file)
+}
+
+/// Whether this path names this file.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    Ok(fs::symlink_metadata(path).is_ok_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino())))
+}
+
+fn require_absent(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            format!(
+                "{} is kept for another database with the same UUID: mount that database once, or remove the file to give up its changes",
+                path.display()
+            ),
+        )),
+    }
 }
 
 /// Opens a journal whose process has ended; `None` if the process is alive, or if the journal was removed or
@@ -135,8 +169,7 @@ fn try_open(path: &Path, session: SessionId) -> io::Result<Option<Abandoned>> {
         locked => locked?,
     }
     // The process may have replaced or removed the file after it was opened here, and then ended.
-    let (own, named) = (file.metadata()?, fs::symlink_metadata(path));
-    if !named.is_ok_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino())) {
+    if !is_at(&file, path)? {
         return Ok(None);
     }
     let mut bytes = Vec::new();
@@ -188,12 +221,15 @@ impl Storage for Journal {
     }
 
     fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file = create_locked(&self.path, bytes)?;
+        self.file = create_locked(&self.path, bytes, Some(&self.file))?;
         (self.len, self.reserved) = (bytes.len() as u64, bytes.len() as u64);
         Ok(())
     }
 
     fn remove(&mut self) -> io::Result<()> {
+        if !is_at(&self.file, &self.path)? {
+            return Ok(());
+        }
         let _ = fs::remove_file(draft(&self.path));
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

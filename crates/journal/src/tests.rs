@@ -291,6 +291,32 @@ fn a_journal_has_the_text_of_an_acl_once() {
     assert_eq!(queue(&read(&bytes(&memory)).unwrap()), [long(2)]);
 }
 
+/// A database that was loaded from a dump has the UUID of its source, and may assign the same session number.
+#[test]
+fn a_journal_of_another_database_is_neither_overwritten_nor_removed() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = Directory::new(place.path().to_owned());
+    let mut kept = directory.create(VOLUME, SessionId(7)).unwrap();
+    kept.append(b"answered").unwrap();
+    let bytes = || fs::read(place.path().join(format!("{VOLUME}-7.journal"))).unwrap();
+    let create = || directory.create(VOLUME, SessionId(7)).map(drop).map_err(|error| error.kind());
+    assert_eq!(create(), Err(io::ErrorKind::AlreadyExists), "its process is alive");
+    kept.replace(b"rewritten").unwrap();
+    drop(kept);
+    assert_eq!(create(), Err(io::ErrorKind::AlreadyExists), "its process has ended");
+    assert_eq!(bytes(), b"rewritten");
+    // A process that was killed while it rewrote its journal left a draft.
+    fs::write(place.path().join(format!("{VOLUME}-7.new")), b"a longer draft").unwrap();
+    let mut found = directory.abandoned(VOLUME).unwrap().remove(0).unwrap();
+    found.storage.replace(b"short").unwrap();
+    assert_eq!(bytes(), b"short");
+    found.storage.remove().unwrap();
+    let mut next = directory.create(VOLUME, SessionId(7)).unwrap();
+    next.append(b"next").unwrap();
+    found.storage.remove().unwrap();
+    assert_eq!(bytes(), b"next", "a journal removes only its own file");
+}
+
 #[test]
 fn files_are_abandoned_when_their_process_drops_them() {
     let place = tempfile::tempdir().unwrap();
