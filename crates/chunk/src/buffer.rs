@@ -73,7 +73,7 @@ pub struct Staged {
 }
 
 /// The dirty data of one open file. An error neither commits nor drops data: the caller may stage again. If
-/// the buffer is dropped, the blocks of extents that were never staged are removed from the store.
+/// the buffer is dropped, the blocks that no row may name are removed from the store.
 #[derive(Debug)]
 pub struct WriteBuffer {
     context: Arc<WriteContext>,
@@ -235,6 +235,14 @@ impl WriteBuffer {
     /// since stays.
     pub fn committed(&mut self, staged: &Staged) {
         self.extents.retain(|extent| !extent.staged || extent.serial >= staged.through);
+    }
+
+    /// Notes that the rows of `staged` are not committed and never will be. If their data is dropped, the
+    /// blocks are removed from the store. Until then, the next call of [`WriteBuffer::stage`] returns the same
+    /// rows again.
+    pub fn not_committed(&mut self, staged: &Staged) {
+        let of_staged = |extent: &&mut Extent| extent.serial < staged.through;
+        self.extents.iter_mut().filter(of_staged).for_each(|extent| extent.staged = false);
     }
 
     /// Stores the staged extents once more, as other slices, because it is indeterminate whether the rows

@@ -21,8 +21,8 @@ pub(crate) struct Extent {
     /// The number of valid bytes. After a truncation, the uploads or the inline bytes may hold more than
     /// these.
     pub(crate) shown: u32,
-    /// Whether `stage` has returned the extent's row. From then on the extent changes only by a truncation or
-    /// by `restage`, which clears this.
+    /// Whether `stage` has returned the extent's row, and the row may have been committed. As long as this is
+    /// set, the extent changes only by a truncation. `restage` and `not_committed` clear it.
     pub(crate) staged: bool,
     id: Option<SliceId>,
     /// The blocks given to uploads, in order; all are full, except the last one of a sealed extent.

@@ -79,10 +79,21 @@ impl Commits {
         op: &O,
         authority: &Authority<'_>,
     ) -> Result<O::Reply, Failure> {
+        self.change_noting(op, authority, &mut false)
+    }
+
+    /// As [`Self::change_by`]. Sets `is_in_doubt` if the operation may still happen after an error.
+    fn change_noting<O: ops::Op>(
+        &self,
+        op: &O,
+        authority: &Authority<'_>,
+        is_in_doubt: &mut bool,
+    ) -> Result<O::Reply, Failure> {
         self.settle()?;
         let mut in_doubt = None;
         let reply = self.meta.run_cancelable(op, authority, &mut in_doubt);
         if let (Err(_), Some(in_doubt)) = (&reply, in_doubt) {
+            *is_in_doubt = true;
             self.in_doubt.keep(in_doubt);
         }
         self.note_change();
@@ -99,9 +110,15 @@ impl Commits {
 
     /// Runs an operation that commits rows naming `slices`, which are stored but may not be durable. If other
     /// clients share the volume, they can make the rows durable at any time. So the slices are made durable
-    /// first, here or, if new directories are held, by the client ([`Self::hold_directories`]).
-    pub(crate) fn commit_rows<O: ops::Op>(&self, op: &O, slices: &[SliceId]) -> Result<O::Reply, Errno> {
-        self.commit_naming(slices, || self.change(op))
+    /// first, here or, if new directories are held, by the client ([`Self::hold_directories`]). Sets
+    /// `in_doubt` if the operation may still happen after an error.
+    pub(crate) fn commit_rows<O: ops::Op>(
+        &self,
+        op: &O,
+        slices: &[SliceId],
+        in_doubt: &mut bool,
+    ) -> Result<O::Reply, Errno> {
+        self.commit_naming(slices, || Ok(self.change_noting(op, &BY_KERNEL, in_doubt)?))
     }
 
     /// As [`Self::commit_rows`], for an operation that must not be retried under another id while it is in

@@ -88,8 +88,8 @@ pub(crate) fn compact(
         base.commits.commit_rows_once(&op, &ids, &mut in_doubt)
     });
     // If the outcome is unknown, the blocks may be in use: leave them to `limen gc`.
-    if let (Err(Errno::ESTALE | Errno::EAGAIN), None) = (&replaced, &in_doubt) {
-        discard(base, &slices);
+    if replaced.is_err() && in_doubt.is_none() {
+        base.discard(&slices);
     }
     if (replaced.is_ok() || in_doubt.is_some())
         && let Some(file) = base.open.get(ino)
@@ -131,14 +131,6 @@ fn rewrite(
         }
     }
     Ok(rows)
-}
-
-fn discard(base: &Base, slices: &[(SliceId, u32)]) {
-    for &(id, size) in slices {
-        if let Err(error) = base.store.delete_slice(id, size) {
-            tracing::warn!(%error, "cannot remove the blocks of a failed compaction");
-        }
-    }
 }
 
 /// A range of a chunk that has data and no hole.
@@ -269,6 +261,24 @@ mod tests {
         vfs.files.close(ino).unwrap();
         vfs.names.unlink(&fixture::root(), Ino::ROOT, b"f").unwrap();
         assert_eq!(garbage(), 7);
+    }
+
+    #[test]
+    fn compaction_that_certainly_failed_leaves_no_blocks() {
+        let (vfs, engine) = fixture::unreliable_volume(VfsOptions::default());
+        vfs.meta().set_retry_timeout(Duration::ZERO);
+        let ino = fixture::make(&vfs, "f");
+        for at in [0, 50_000] {
+            vfs.files.write(ino, at, &[1; 50_000]).unwrap();
+            vfs.files.flush(ino).unwrap();
+        }
+        let before = vfs.base.store.requests();
+        engine.script([Fault::None, Fault::Before]);
+        assert_eq!(compact(&vfs.base, ino, ChunkIndex(0), Threshold::Any), Err(Errno::EIO));
+        engine.script([]);
+        let after = vfs.base.store.requests();
+        assert_eq!((after.puts - before.puts, after.deletes - before.deletes), (1, 1));
+        assert_eq!(vfs.files.read(ino, 0, 100_000).unwrap(), vec![1; 100_000]);
     }
 
     #[test]

@@ -188,8 +188,14 @@ impl Files {
         let len = u32::try_from(bytes.len()).map_err(|_| Errno::EINVAL)?;
         let size = self.base.attributes.inode(ino)?.size.saturating_add(u64::from(len));
         let (source, slices) = self.base.store_bytes(bytes.to_vec(), self.base.inline_limit(size))?;
-        let offset =
-            self.base.commits.commit_rows(&InSession(session, &Append { ino, source, len }), &slices)?;
+        let mut in_doubt = false;
+        let append = InSession(session, &Append { ino, source, len });
+        let appended = self.base.commits.commit_rows(&append, &slices, &mut in_doubt);
+        if appended.is_err() && !in_doubt {
+            let slices: Vec<_> = slices.iter().map(|id| (*id, len)).collect();
+            self.base.discard(&slices);
+        }
+        let offset = appended?;
         self.base.candidates.note(ino, ChunkIndex::of(offset).0, 1);
         Ok(offset)
     }
@@ -388,6 +394,53 @@ mod tests {
             _ => None,
         };
         rows.iter().filter_map(id).collect()
+    }
+
+    #[test]
+    fn blocks_of_changes_that_certainly_failed_are_removed() {
+        type Fails = fn(&Vfs, Ino) -> Errno;
+        let close: Fails = |vfs, ino| {
+            vfs.files.write(ino, 0, &[1; 6000]).unwrap();
+            vfs.files.close(ino).unwrap_err()
+        };
+        let append: Fails = |vfs, ino| vfs.files.append(ino, &[1; 6000]).unwrap_err();
+        for (name, fails) in [("close", close), ("append", append)] {
+            for (fault, is_removed) in [(Fault::Before, true), (Fault::Late, false)] {
+                let (vfs, engine, ino) = without_retries();
+                let before = vfs.base.store.requests();
+                // After a change in doubt, the database stays away.
+                engine.script([fault].into_iter().chain([Fault::Before; 5]));
+                assert_eq!(fails(&vfs, ino), Errno::EIO, "{name}");
+                engine.script([]);
+                let done = || vfs.base.store.requests();
+                assert_eq!(done().puts - before.puts, 1, "{name}");
+                let deadline =
+                    std::time::Instant::now() + Duration::from_secs(if is_removed { 60 } else { 0 });
+                while done().deletes == before.deletes && std::time::Instant::now() < deadline {
+                    std::thread::yield_now();
+                }
+                assert_eq!(done().deletes - before.deletes, u64::from(is_removed), "{name} {fault:?}");
+                engine.deliver().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn data_whose_flush_failed_is_still_stored_by_the_next_flush() {
+        let (vfs, engine, ino) = without_retries();
+        // The small ranges share a block.
+        for at in [0, 50_000, 100_000] {
+            vfs.files.write(ino, at, &[1; 6000]).unwrap();
+        }
+        engine.script([Fault::Before]);
+        assert_eq!(vfs.files.flush(ino), Err(Errno::EIO));
+        engine.script([]);
+        vfs.base.open.get(ino).unwrap().lock().buffer.truncate(56_000);
+        vfs.files.flush(ino).unwrap();
+        for at in [0, 50_000] {
+            assert_eq!(vfs.files.read(ino, at, 6000).unwrap(), &[1; 6000][..]);
+        }
+        assert_eq!(vfs.base.store.requests().deletes, 0);
     }
 
     #[test]

@@ -60,6 +60,15 @@ impl Base {
         Ok((SliceSource::Blocks { id, offset: 0, size: len }, vec![id]))
     }
 
+    /// Removes slices, given with their sizes, that no row names or will name.
+    pub(crate) fn discard(&self, slices: &[(SliceId, u32)]) {
+        for &(id, size) in slices {
+            if let Err(error) = self.store.delete_slice(id, size) {
+                tracing::warn!(%error, "cannot remove the blocks of a change that failed");
+            }
+        }
+    }
+
     /// Stores and commits the dirty data of a file whose lock is held. If the session is lost meanwhile, and
     /// the file is not lost with it, the flush is repeated under the next session.
     ///
@@ -119,7 +128,8 @@ impl Base {
                 data.rows.clear();
                 data.in_doubt = Some(DoubtfulFlush { op, staged, in_doubt });
             }
-            (Err(_), None) => {}
+            // The flush did not happen and never will ([`client::Meta::run_once`]).
+            (Err(_), None) => data.buffer.not_committed(&staged),
         }
         done
     }
