@@ -397,6 +397,26 @@ mod tests {
     }
 
     #[test]
+    fn a_partly_dirty_read_finds_data_that_compaction_has_moved() {
+        let (vfs, _, ino) = without_retries();
+        for at in [0, 6000] {
+            vfs.files.write(ino, at, &[1; 6000]).unwrap();
+            vfs.files.flush(ino).unwrap();
+        }
+        let file = vfs.base.open.get(ino).unwrap();
+        vfs.files.read(ino, 0, 12_000).unwrap();
+        let before = file.lock().rows.clone();
+        vfs.compact(ino).unwrap();
+        vfs.lifecycle.cleanup.collect_garbage().unwrap();
+        assert!(vfs.base.store.requests().deletes >= 2, "the blocks of the old rows are deleted");
+        vfs.files.write(ino, 0, &[2; 10]).unwrap();
+        // The read has its rows from before the compaction.
+        file.lock().rows = before;
+        let bytes = vfs.files.read(ino, 0, 12_000).unwrap();
+        assert!(bytes[..10] == [2; 10] && bytes[10..] == [1; 11_990]);
+    }
+
+    #[test]
     fn blocks_of_changes_that_certainly_failed_are_removed() {
         type Fails = fn(&Vfs, Ino) -> Errno;
         let close: Fails = |vfs, ino| {

@@ -25,7 +25,8 @@ pub(crate) struct Stored {
 }
 
 impl Files {
-    /// Replaces `buf` by the stored bytes at `offset`; fewer at the end of the file.
+    /// Replaces `buf` by the stored bytes at `offset`; fewer at the end of the file. Compaction may have
+    /// replaced the slices of cached rows and deleted their blocks, so after an error the rows are read again.
     pub(crate) fn read_stored(
         &self,
         file: &OpenFile,
@@ -35,7 +36,17 @@ impl Files {
     ) -> Result<(), Errno> {
         let stored = self.stored(file, data, offset, buf.len() as u64)?;
         buf.truncate(stored.len as usize);
-        self.read_rows(&stored.rows, offset, buf).map_err(|error| data_error(file.ino, offset, &error))
+        self.read_rows(&stored.rows, offset, buf).or_else(|first| {
+            data.rows.clear();
+            let fresh = self.stored(file, data, offset, buf.len() as u64)?;
+            if fresh.rows == stored.rows {
+                return Err(data_error(file.ino, offset, &first));
+            }
+            buf.truncate(fresh.len as usize);
+            // The failed attempt may have filled ranges that are holes according to the new rows.
+            buf.fill(0);
+            self.read_rows(&fresh.rows, offset, buf).map_err(|error| data_error(file.ino, offset, &error))
+        })
     }
 
     /// Prefetches the data after `range`. Errors are ignored here; the read itself reports them.
