@@ -360,19 +360,27 @@ impl OpenListings {
     }
 
     /// Reads more names; returns `false` at the end of the directory. After `true`, possibly no new name is
-    /// shown.
+    /// shown. After an error, `names` is unchanged, so that the next call continues at the same place.
     fn read_more(&self, dir: &OpenDir, names: &mut NameWindow, inodes: bool) -> Result<bool, Errno> {
         if names.at_end {
             return Ok(false);
         }
         if !names.began {
+            let is_cached = self.take_cached(dir, names)?;
             names.began = true;
-            if self.take_cached(dir, names)? {
+            if is_cached {
                 return Ok(true);
             }
             names.all = self.base.meta.generation(dir.ino).map(|generation| (generation, Vec::new()));
         }
         let page = self.base.meta.list(dir.ino, names.last.clone(), PAGE, inodes || dir.viewer.is_some())?;
+        let mut shown = Vec::with_capacity(page.entries.len());
+        for (name, dirent, inode) in &page.entries {
+            if self.shows(dir, inode.as_ref())? {
+                shown.push((name.clone(), dirent.ino, dirent.kind));
+            }
+        }
+        names.shown.extend(shown);
         // A page without entries, after which more may follow, does not say where they begin. The listing
         // then ends here.
         let is_cut = page.more && page.entries.is_empty();
@@ -383,13 +391,8 @@ impl OpenListings {
         if let Some((last, ..)) = page.entries.last() {
             names.last = Some(last.clone());
         }
-        for (name, dirent, inode) in page.entries {
-            if self.shows(dir, inode.as_ref())? {
-                names.shown.push((name.clone(), dirent.ino, dirent.kind));
-            }
-            if let Some((_, all)) = &mut names.all {
-                all.push((name, dirent));
-            }
+        if let Some((_, all)) = &mut names.all {
+            all.extend(page.entries.into_iter().map(|(name, dirent, _)| (name, dirent)));
         }
         if names.at_end
             && let Some((generation, all)) = names.all.take()
@@ -403,22 +406,22 @@ impl OpenListings {
     /// are filtered by access and the inode of one is not cached.
     fn take_cached(&self, dir: &OpenDir, names: &mut NameWindow) -> Result<bool, Errno> {
         let Some(whole) = self.base.meta.known_listing(dir.ino) else { return Ok(false) };
+        let mut shown = Vec::new();
         for part in whole.chunks(PAGE) {
             let inos: Vec<Ino> =
                 part.iter().filter(|_| dir.viewer.is_some()).map(|(_, dirent)| dirent.ino).collect();
             let inodes = self.base.meta.known_inodes(&inos);
             if inodes.iter().any(Option::is_none) {
                 // Reading all inodes again together costs less than reading the missing ones one by one.
-                names.shown.clear();
                 return Ok(false);
             }
             for (at, (name, dirent)) in part.iter().enumerate() {
                 if self.shows(dir, inodes.get(at).and_then(Option::as_ref))? {
-                    names.shown.push((name.clone(), dirent.ino, dirent.kind));
+                    shown.push((name.clone(), dirent.ino, dirent.kind));
                 }
             }
         }
-        names.at_end = true;
+        (names.shown, names.at_end) = (shown, true);
         Ok(true)
     }
 
@@ -438,8 +441,10 @@ impl OpenListings {
 mod tests {
     use acl::credential::Credentials;
     use acl::posix::PosixAcl;
+    use meta::{Effect, Txn};
     use ops::{AclType, AtimeMode, SetAcl};
-    use types::{Caps, Cred, Mode};
+    use suite::{Fault, FaultRates, Faulty};
+    use types::{Caps, Cred, Mode, OpId, SessionId, Term};
 
     use super::*;
     use crate::fixture::{NO_WAIT, format, make, mount, mount_with, root, volume_with};
@@ -628,6 +633,50 @@ mod tests {
         let shown = list(&vfs, &many, false);
         assert_eq!(shown[..3], ["0000-new", "0020", "0030"]);
         assert_eq!(shown.len(), 299);
+    }
+
+    #[test]
+    fn filtered_listing_that_failed_continues_without_gap_or_repetition() {
+        for is_cached in [false, true] {
+            let engine: Arc<dyn meta::Engine> = Arc::new(meta::MemEngine::default());
+            format(&*engine);
+            let other = mount(Arc::clone(&engine));
+            give(&other, "a", 1, 1, 0o604);
+            let by_acl = give(&other, "b", 1, 1, 0o600);
+            give(&other, "c", 1, 1, 0o604);
+            let acl = PosixAcl::from_storage("u::rw-,u:7:r--,g::---,m::r--,o::---").unwrap();
+            let set = SetAcl { ino: by_acl, which: AclType::Access, acl: Some(acl), kill_sgid: false };
+            other.commits.change(&set).unwrap();
+            // If an ACL is missing, the inode is read again, because it may have another ACL now.
+            let id = other.attributes.inode(by_acl).unwrap().access_acl;
+            let effects = vec![Effect::CondemnAcl { id }, Effect::DropAcl { id }];
+            let op_id = OpId::new(SessionId(u64::MAX), Term::NONE, 0);
+            engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
+            let faulty = Arc::new(Faulty::new(engine, 1, FaultRates::default()));
+            let options = VfsOptions { hide_unreadable: true, times: NO_WAIT, ..VfsOptions::default() };
+            let vfs = mount_with(faulty.clone(), options);
+            vfs.meta().set_retry_timeout(std::time::Duration::ZERO);
+            vfs.meta().set_exclusive(true);
+            if is_cached {
+                assert_eq!(list(&vfs, &root(), false), ["a", "c"]);
+            }
+            let handle = vfs.listings.opendir(&user(7, 7, &[], Caps::NONE), Ino::ROOT).unwrap();
+            let mut shown = Vec::new();
+            let mut read = |from| {
+                vfs.listings.readdir(handle, DirPosition(from), false, &mut |entry| {
+                    shown.push(String::from_utf8(entry.name.to_vec()).unwrap());
+                    true
+                })
+            };
+            faulty.arm(true);
+            // The listing is read, if it is not cached, but then a request fails.
+            faulty.script(if is_cached { vec![Fault::Before] } else { vec![Fault::None, Fault::Before] });
+            assert_eq!(read(0), Err(Errno::EIO), "{is_cached}");
+            faulty.arm(false);
+            read(2).unwrap();
+            // An entry with a damaged ACL is hidden.
+            assert_eq!(shown, [".", "..", "a", "c"], "{is_cached}");
+        }
     }
 
     #[test]
