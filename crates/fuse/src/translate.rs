@@ -80,7 +80,9 @@ pub(crate) fn change(requested: &SetAttr) -> AttrChange {
         SetTime::Now => Time::now(),
         SetTime::At(time) => time,
     };
-    let is_chosen = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
+    // If only one time is set, also to the present time, the caller must own the file (`ATTR_TIMES_SET` in
+    // `vfs_utimes`).
+    let is_now = |time: Option<SetTime>| time == Some(SetTime::Now);
     AttrChange {
         mode: requested.mode.map(Mode::new),
         uid: requested.uid,
@@ -88,7 +90,7 @@ pub(crate) fn change(requested: &SetAttr) -> AttrChange {
         size_bytes: requested.size_bytes,
         atime: requested.atime.map(time),
         mtime: requested.mtime.map(time),
-        sets_times_to_now: !is_chosen(requested.atime) && !is_chosen(requested.mtime),
+        sets_times_to_now: is_now(requested.atime) && is_now(requested.mtime),
         is_open: requested.fh.is_some(),
         kill_suidgid: requested.kill_suidgid,
     }
@@ -185,5 +187,35 @@ pub(crate) fn statfs(st: &vfs::StatFs) -> StatFs {
         bsize_bytes: st.block_bytes as u32,
         frsize_bytes: st.block_bytes as u32,
         namelen_bytes: types::Name::MAX_BYTES as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `vfs_utimes` sets `ATTR_TOUCH` only if both times are `UTIME_NOW`; otherwise it sets `ATTR_TIMES_SET`,
+    /// for which `setattr_prepare` requires the owner.
+    #[test]
+    fn only_both_times_together_are_set_to_now_by_a_caller_that_may_write() {
+        let (now, at) = (Some(SetTime::Now), Some(SetTime::At(Time::now())));
+        let of = |atime, mtime| {
+            let requested = SetAttr {
+                mode: None,
+                uid: None,
+                gid: None,
+                size_bytes: None,
+                atime,
+                mtime,
+                ctime: None,
+                fh: None,
+                kill_suidgid: false,
+            };
+            change(&requested).sets_times_to_now
+        };
+        assert!(of(now, now));
+        for (atime, mtime) in [(now, None), (None, now), (now, at), (at, now), (at, at), (at, None)] {
+            assert!(!of(atime, mtime), "{atime:?} {mtime:?}");
+        }
     }
 }
