@@ -149,7 +149,9 @@ impl nfs4::Principals for Named {
 #[derive(Debug)]
 struct AccountFile {
     path: &'static str,
-    read: Mutex<(Option<Stamp>, Arc<NameTable>)>,
+    /// The version that was last read, which is `None` if the file was absent, and its names. `None` before
+    /// the first read.
+    read: Mutex<Option<(Option<Stamp>, Arc<NameTable>)>>,
 }
 
 /// The version of a file: device, inode, length, modification time.
@@ -171,14 +173,17 @@ impl AccountFile {
             .ok()
             .map(|of| (of.dev(), of.ino(), of.len(), of.mtime(), of.mtime_nsec()));
         let mut read = host::lock(&self.read);
-        if stamp.is_none() || read.0 != stamp {
-            let names = read_text(self.path).map(|text| NameTable::parse(&text)).unwrap_or_else(|error| {
-                tracing::warn!(path = self.path, %error, "cannot read the file: its names show as numbers");
-                NameTable::default()
-            });
-            *read = (stamp, Arc::new(names));
+        match &*read {
+            Some((known, names)) if *known == stamp => Arc::clone(names),
+            _ => {
+                let text = read_text(self.path).inspect_err(|error| {
+                    tracing::warn!(path = self.path, %error, "cannot read the file: its names show as numbers");
+                });
+                let names = Arc::new(text.map(|text| NameTable::parse(&text)).unwrap_or_default());
+                *read = Some((stamp, Arc::clone(&names)));
+                names
+            }
         }
-        Arc::clone(&read.1)
     }
 }
 
@@ -252,6 +257,8 @@ mod tests {
         let users = AccountFile::new("/etc/passwd");
         assert_eq!(users.now().ids.get("root"), Some(&0));
         assert!(Arc::ptr_eq(&users.now(), &users.now()));
-        assert!(AccountFile::new("/nonexistent/passwd").now().ids.is_empty());
+        let absent = AccountFile::new("/nonexistent/passwd");
+        assert!(absent.now().ids.is_empty());
+        assert!(Arc::ptr_eq(&absent.now(), &absent.now()), "each attempt to read it logs a warning");
     }
 }
