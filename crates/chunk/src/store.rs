@@ -269,6 +269,14 @@ impl BlockStore {
         self.inner.verify(BlockName { id, block, len })
     }
 
+    /// Fetches all blocks of slice `id`, which holds `size` bytes, past all caches, and verifies them.
+    ///
+    /// # Errors
+    /// As for [`BlockStore::read`].
+    pub fn verify_slice(&self, id: SliceId, size: u32) -> Result<(), ChunkError> {
+        (0..block_count(size)).try_for_each(|block| self.verify_block(id, size, block))
+    }
+
     /// Removes the blocks of slice `id`, which holds `size` bytes. An absent block is not an error.
     ///
     /// # Errors
@@ -364,6 +372,18 @@ impl BlockStore {
     /// The blocks that wait on the local disk for their upload; `None` without write-back.
     pub fn pending(&self) -> Option<Pending> {
         Some(self.inner.uploads()?.pending())
+    }
+
+    /// Whether a staged block was lost: its file was damaged, or removed by another program, before it was
+    /// uploaded.
+    pub fn has_lost(&self) -> bool {
+        self.inner.uploads().is_some_and(Uploads::has_lost)
+    }
+
+    /// Whether a staged block of this slice may have been lost. [`BlockStore::verify_slice`] tells whether the
+    /// store has it nevertheless.
+    pub fn may_have_lost(&self, id: SliceId) -> bool {
+        self.inner.uploads().is_some_and(|uploads| uploads.may_have_lost(id))
     }
 
     /// Waits until everything staged is in the store; calls `progress` every five seconds.

@@ -4,11 +4,13 @@
 //! local file is removed only after the store has the block durably, so that a process killed at any moment
 //! causes at most a second upload of the same block.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
+
+use types::SliceId;
 
 use crate::areas::{Pending, Shared};
 use crate::backend::{Backend, StoreError};
@@ -20,6 +22,9 @@ const THREADS: usize = 4;
 
 /// The maximum number of staged blocks; each takes some 150 bytes of memory.
 const MAX_BLOCKS: usize = 1 << 16;
+
+/// The maximum number of slices that are remembered as lost.
+const MAX_LOST: usize = 1 << 16;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -68,6 +73,9 @@ struct State {
     bytes: u64,
     uploaded: u64,
     failures: u64,
+    /// The slices of staged blocks that were lost. If there are more than [`MAX_LOST`], any slice may be.
+    lost: HashSet<SliceId>,
+    has_lost_more: bool,
     /// Set while uploads fail.
     backoff: Option<Backoff>,
     is_closing: bool,
@@ -225,6 +233,17 @@ impl Uploads {
         self.queue.lock().pending()
     }
 
+    /// Whether a staged block was lost.
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.queue.lock().lost.is_empty()
+    }
+
+    /// Whether a staged block of this slice may have been lost.
+    pub(crate) fn may_have_lost(&self, id: SliceId) -> bool {
+        let state = self.queue.lock();
+        state.has_lost_more || state.lost.contains(&id)
+    }
+
     /// Waits until the queue is empty; gives up if the store has failed for `timeout` without accepting a
     /// block.
     pub(crate) fn wait(&self, timeout: Duration, progress: &mut dyn FnMut(&Pending)) -> Result<(), Pending> {
@@ -306,6 +325,7 @@ impl Queue {
             }
             UploadResult::Lost(reason) => {
                 state.forget(key);
+                state.note_lost(key);
                 tracing::error!(key, reason, "a staged block is lost");
             }
             UploadResult::Failed(error) => {
@@ -341,6 +361,15 @@ impl State {
         let object = self.objects.remove(key)?;
         self.bytes -= object.len;
         Some(object)
+    }
+
+    fn note_lost(&mut self, key: &str) {
+        let Some(BlockName { id, .. }) = BlockName::of_key(key) else { return };
+        if self.lost.len() < MAX_LOST {
+            self.lost.insert(id);
+        } else {
+            self.has_lost_more |= !self.lost.contains(&id);
+        }
     }
 
     /// Delays the next attempt. A failure that is reported during the delay does not prolong it.

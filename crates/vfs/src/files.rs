@@ -232,13 +232,14 @@ impl Files {
     /// As [`Self::flush`], and makes the data durable.
     ///
     /// # Errors
-    /// As [`Self::flush`].
+    /// As [`Self::flush`]; EIO if the file has data of which a staged block was lost.
     pub fn fsync(&self, ino: Ino) -> Result<(), Errno> {
         let file = self.base.open.used(ino)?;
         let mut data = file.lock();
         self.base.flush_locked(&file, &mut data)?;
         drop(data);
-        self.base.commits.make_durable()
+        self.base.commits.make_durable()?;
+        if self.base.store.has_lost() { self.verify_lost(ino) } else { Ok(()) }
     }
 
     /// Closes one handle of a file. The last close deletes an inode that has no name.
@@ -443,6 +444,28 @@ mod tests {
                 engine.deliver().unwrap();
             }
         }
+    }
+
+    #[test]
+    fn fsync_fails_while_the_file_has_data_that_was_lost_before_its_upload() {
+        let (vfs, faults, [_store, local]) = fixture::volume_with_writeback();
+        faults.add(chunk::StoreCall::Put, chunk::Fault::Fail(Errno::EIO), 1000);
+        let [ino, other] = ["f", "g"].map(|name| fixture::make(&vfs, name));
+        for ino in [ino, other] {
+            vfs.files.write(ino, 0, &[1; 6000]).unwrap();
+            vfs.files.flush(ino).unwrap();
+        }
+        let key = chunk::object_key(slices(&vfs, ino)[0], 0, 6000);
+        std::fs::remove_file(local.path().join("v/staging/0").join(key)).unwrap();
+        faults.clear();
+        vfs.base.store.wait_uploads(Duration::from_secs(60), &mut |_| {}).unwrap();
+        assert_eq!(vfs.files.fsync(ino), Err(Errno::EIO));
+        assert_eq!(vfs.files.fsync(ino), Err(Errno::EIO), "the data stays lost");
+        vfs.files.fsync(other).unwrap();
+        let cut = crate::AttrChange { size_bytes: Some(0), ..Default::default() };
+        vfs.setattr(&fixture::root(), ino, cut).unwrap();
+        vfs.files.write(ino, 0, &[2; 6000]).unwrap();
+        vfs.files.fsync(ino).unwrap();
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use acl::credential::Credentials;
-use chunk::{BlockStore, DEFAULT_CACHE_BYTES, Faults, StorageConfig, StoreOptions};
+use chunk::{BlockStore, DEFAULT_CACHE_BYTES, Faults, StorageConfig, StoreOptions, WritebackOptions};
 use client::Meta;
 use meta::{Counting, Engine, MemEngine, Record, RecordKey, Session, Volume};
 use ops::AtimeMode;
 use suite::{FaultRates, Faulty};
+use tempfile::TempDir;
 use types::{Caps, Cred, Ino, Mode, SessionId};
 
 use crate::{Caller, Identity, MakeKind, MakeRequest, SessionInfo, SessionTimes, Vfs, VfsOptions};
@@ -61,17 +62,38 @@ fn mount_new(engine: Arc<dyn Engine>, options: VfsOptions, cache_bytes: u64) -> 
 }
 
 /// A volume that one mount has exclusively, with objects in a directory, and the faults of its store.
-pub(crate) fn volume_on_files() -> (Vfs, Arc<Faults>, tempfile::TempDir) {
-    let (directory, faults) = (tempfile::tempdir().unwrap(), Faults::new(1));
+pub(crate) fn volume_on_files() -> (Vfs, Arc<Faults>, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let (vfs, faults) = volume_in(&directory, StoreOptions::default());
+    (vfs, faults, directory)
+}
+
+/// As [`volume_on_files`], with write-back. The second directory is that of the staged blocks.
+pub(crate) fn volume_with_writeback() -> (Vfs, Arc<Faults>, [TempDir; 2]) {
+    let directories = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let writeback = WritebackOptions {
+        directory: directories[1].path().to_owned(),
+        volume: "v".to_owned(),
+        max_bytes: 1 << 30,
+        min_free_bytes: 0,
+    };
+    let options = StoreOptions { writeback: Some(writeback), ..StoreOptions::default() };
+    let (vfs, faults) = volume_in(&directories[0], options);
+    vfs.base.store.begin_uploads(None).unwrap();
+    (vfs, faults, directories)
+}
+
+fn volume_in(directory: &TempDir, options: StoreOptions) -> (Vfs, Arc<Faults>) {
+    let faults = Faults::new(1);
     let bucket = directory.path().to_str().unwrap().to_owned();
-    let options = StoreOptions { create: true, faults: Some(Arc::clone(&faults)), ..StoreOptions::default() };
+    let options = StoreOptions { create: true, faults: Some(Arc::clone(&faults)), ..options };
     let config = StorageConfig { storage: chunk::FILE.to_owned(), bucket };
     let store = BlockStore::open_with(&config, options).unwrap();
     let engine = Arc::new(MemEngine::default());
     format(&*engine);
     let meta = Meta::open(engine, 1000).unwrap();
     meta.set_exclusive(true);
-    (Vfs::new(Arc::new(meta), store, VfsOptions::default()), faults, directory)
+    (Vfs::new(Arc::new(meta), store, VfsOptions::default()), faults)
 }
 
 /// Creates a volume on an engine; a test can mount it several times.

@@ -6,9 +6,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chunk::ChunkError;
+use chunk::{ChunkError, PieceSource};
+use meta::{Record, Scan};
 use ops::{GetChunk, StoredChunk};
-use types::{CHUNK_BYTES, ChunkIndex, Errno, Slice};
+use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice};
 
 use crate::caller::BY_KERNEL;
 use crate::files::Files;
@@ -47,6 +48,33 @@ impl Files {
             buf.fill(0);
             self.read_rows(&fresh.rows, offset, buf).map_err(|error| data_error(file.ino, offset, &error))
         })
+    }
+
+    /// Checks the stored data of a file if a staged block of it may have been lost.
+    ///
+    /// # Errors
+    /// EIO if the store does not have such data; those of the database.
+    pub(crate) fn verify_lost(&self, ino: Ino) -> Result<(), Errno> {
+        let mut from = ChunkIndex(0);
+        loop {
+            let page = self.base.meta.scan(&Scan::Slices { ino, from, limit: PAGE })?;
+            for record in &page.snapshot.records {
+                let Record::Slices(_, chunk, rows) = record else { continue };
+                for piece in chunk::resolve(rows, 0, CHUNK_BYTES as u32) {
+                    if let PieceSource::Blocks { id, size, .. } = piece.source
+                        && self.base.store.may_have_lost(id)
+                    {
+                        let at = chunk.start() + u64::from(piece.pos);
+                        let verified = self.base.store.verify_slice(id, size);
+                        verified.map_err(|error| data_error(ino, at, &error))?;
+                    }
+                }
+                from = ChunkIndex(chunk.0 + 1);
+            }
+            if !page.more {
+                return Ok(());
+            }
+        }
     }
 
     /// Prefetches the data after `range`. Errors are ignored here; the read itself reports them.
@@ -131,5 +159,7 @@ impl Files {
     }
 }
 
+/// The number of chunks whose rows are read in one request.
+const PAGE: usize = 64;
 /// Chunks whose rows one open file caches.
 const MAX_CHUNKS_HELD: usize = 64;
