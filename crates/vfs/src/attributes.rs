@@ -73,6 +73,9 @@ impl Attributes {
 
     /// Keeps the attributes of a deleted inode for stat(2).
     pub(crate) fn keep_deleted(&self, inode: &Inode) {
+        if !self.caches.sends_forget() {
+            return;
+        }
         host::lock(&self.unlinked).insert(inode.ino, Inode { nlink: 0, ctime: Time::now(), ..*inode });
     }
 

@@ -51,6 +51,11 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     fn expire_all(&self);
     /// Whether all names can be expired at once. If not, no name gets a lifetime longer than the lease.
     fn can_expire_all(&self) -> bool;
+    /// Whether each reference to an inode that a reply gives comes back by FORGET. If not, nothing is kept for
+    /// deleted inodes.
+    fn sends_forget(&self) -> bool {
+        true
+    }
 }
 
 /// The lease: how long the cache is valid after the start of a successful poll of the stream.
@@ -229,6 +234,11 @@ impl Caches {
     /// The revisions that the kernel has now. Must be called before the request waits for anything.
     pub(crate) fn held_by_kernel(&self) -> RevisionsAsOf<'_> {
         self.cache.held()
+    }
+
+    /// Whether the kernel forgets each inode in the end.
+    pub(crate) fn sends_forget(&self) -> bool {
+        self.kernel.get().is_none_or(|kernel| kernel.sends_forget())
     }
 
     /// Records that the reply to GETATTR gives the kernel these attributes.

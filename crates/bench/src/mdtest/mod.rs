@@ -139,4 +139,8 @@ impl Kernel for NoKernel {
     fn can_expire_all(&self) -> bool {
         true
     }
+
+    fn sends_forget(&self) -> bool {
+        false
+    }
 }

@@ -27,6 +27,8 @@ struct Recorder {
     more: Condvar,
     /// The result of [`Kernel::can_expire_all`].
     has_epochs: bool,
+    /// The result of [`Kernel::sends_forget`].
+    sends_forget: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +44,7 @@ enum Event {
 
 impl Recorder {
     fn new(has_epochs: bool) -> Arc<Self> {
-        Arc::new(Recorder { events: Mutex::default(), more: Condvar::new(), has_epochs })
+        Arc::new(Recorder { events: Mutex::default(), more: Condvar::new(), has_epochs, sends_forget: true })
     }
 
     fn record(&self, event: Event) {
@@ -94,6 +96,10 @@ impl Kernel for Recorder {
 
     fn can_expire_all(&self) -> bool {
         self.has_epochs
+    }
+
+    fn sends_forget(&self) -> bool {
+        self.sends_forget
     }
 }
 
@@ -423,6 +429,27 @@ fn attributes_that_the_kernel_gets_after_its_check_do_not_let_a_former_owner_ope
     assert_eq!(check(5, now), Ok(()), "the kernel has checked by the current attributes");
     assert_eq!(check(5, held), Err(Errno::EACCES));
     assert_eq!(check(6, held), Ok(()));
+}
+
+#[test]
+fn nothing_is_kept_for_inodes_that_the_kernel_does_not_forget() {
+    for sends_forget in [true, false] {
+        let vfs = &Pair::new(true).b;
+        let kernel =
+            Recorder { events: Mutex::default(), more: Condvar::new(), has_epochs: true, sends_forget };
+        vfs.caches.set_kernel(Arc::new(kernel));
+        let before = vfs.caches.kernel_inodes();
+        for name in ["f", "g"] {
+            let (kind, mode) = (MakeKind::Regular, Mode::new(0o600));
+            let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), kind, mode, umask: 0 };
+            let ino = vfs.names.create(&root(), request).unwrap().ino;
+            vfs.files.close(ino).unwrap();
+            vfs.names.lookup(&root(), Ino::ROOT, name.as_bytes()).unwrap();
+            vfs.names.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
+        }
+        assert_eq!(vfs.caches.kernel_inodes(), before);
+        assert_eq!(vfs.attributes.describe().0.len(), if sends_forget { 2 } else { 0 });
+    }
 }
 
 /// Resolves no caller.
