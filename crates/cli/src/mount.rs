@@ -41,6 +41,7 @@ use crate::network::Counted;
 use crate::open::{lock, open, open_meta};
 use crate::options::{MountArgs, Options};
 use crate::report::Report;
+use crate::rights::ids_to_options;
 use crate::sessions::session_times;
 #[cfg(feature = "otel")]
 use crate::spans::Spans;
@@ -106,6 +107,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     fuse::return_freed_memory();
     let rights = args.rights.with(&options.rights)?;
     let ids = rights.ids()?;
+    let registered_ids = ids_to_options(&ids);
     let traversers = rights.traversers(&ids)?;
     let url = MetaUrl::parse(&args.url)?;
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
@@ -232,6 +234,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
         volume: vfs.meta().volume().name.clone(),
         process: Process::this(),
         log: options.log.clone(),
+        ids: registered_ids,
         failure: None,
     };
     // The endpoint and the exporter answer until this function returns: `limen umount` asks how much is not

@@ -190,6 +190,22 @@ impl RightsArgs {
     }
 }
 
+/// The options for id maps and squashing in the form of `-o`, without paths of files.
+pub(crate) fn ids_to_options(ids: &Ids) -> String {
+    let ranges = |map: &Option<IdMap>| map.as_ref().map(ToString::to_string);
+    let (uid, gid) = ids.anonymous;
+    let args = RightsArgs {
+        uid_map: ranges(&ids.users),
+        gid_map: ranges(&ids.groups),
+        root_squash: ids.squash == Some(Squash::Root),
+        all_squash: ids.squash == Some(Squash::All),
+        anon_uid: ids.squash.map(|_| uid),
+        anon_gid: ids.squash.map(|_| gid),
+        ..RightsArgs::default()
+    };
+    args.to_options().unwrap_or_default().join(",")
+}
+
 /// Adds the value of one `-o uid_map=` or `-o gid_map=` to a map. A comma ends an option of `-o`, so each
 /// option has one range, which is appended to the ranges before it; or it has the path of the file to read
 /// the map from. The path must be absolute, because the process that reads the file may run in another

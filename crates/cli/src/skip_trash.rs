@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use acl::idmap::Ids;
 use command::error::CliError;
 use ops::{TRASH_NAME, TrashHour, TrashName};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, open, statat, statx, unlinkat};
@@ -24,7 +25,7 @@ use rustix::io::Errno;
 use types::{Ino, Name, Time};
 
 use crate::target::require_limen;
-use crate::trash::top_of;
+use crate::trash::{ids_of, top_of};
 
 /// The uid and hour that name a directory of the trash.
 type Hour = (u32, TrashHour);
@@ -41,6 +42,7 @@ const PAUSES: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 pub(crate) struct SkipTrash {
     /// `None` if the volume has no trash.
     trash: Option<PathBuf>,
+    ids: Ids,
     hours: Mutex<HashMap<Hour, Arc<OwnedFd>>>,
     left: AtomicU64,
 }
@@ -60,8 +62,9 @@ impl SkipTrash {
             .at(top.display())
             .advise("mount the whole volume, or use limen trash purge META-URL afterwards"));
         }
+        let ids = ids_of(&trash);
         let trash = has_trash.then_some(trash);
-        Ok(SkipTrash { trash, hours: Mutex::default(), left: AtomicU64::new(0) })
+        Ok(SkipTrash { trash, ids, hours: Mutex::default(), left: AtomicU64::new(0) })
     }
 
     /// The number of removed files and directories that stayed in the trash.
@@ -133,7 +136,7 @@ impl SkipTrash {
             return Ok(Arc::clone(hour));
         }
         let (uid, hour) = key;
-        let path = user_dir(trash, uid)?.join(hour.name());
+        let path = user_dir(trash, &self.ids, uid)?.join(hour.name());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = Arc::new(open(&path, flags, Mode::empty())?);
         let mut hours = lock();
@@ -145,17 +148,17 @@ impl SkipTrash {
     }
 }
 
-/// The directory of an owner in the trash. The name of the directory is the uid in the volume. A mount with
-/// `--uid-map` may show its owner under another uid.
+/// The directory in the trash of the owner that the mount shows under this uid.
 ///
 /// # Errors
 /// ENOENT if there is none; EACCES if it is not known, because only root can list these directories.
-fn user_dir(trash: &Path, uid: u32) -> Result<PathBuf, Errno> {
+fn user_dir(trash: &Path, ids: &Ids, uid: u32) -> Result<PathBuf, Errno> {
     let is_of = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == uid);
-    let same = trash.join(uid.to_string());
-    if is_of(&same) {
-        return Ok(same);
+    let named = trash.join(ids.user_in_volume(uid).to_string());
+    if is_of(&named) {
+        return Ok(named);
     }
+    // The map of a mount of another user is not known.
     let all = fs::read_dir(trash).map_err(|_| Errno::ACCESS)?;
     all.flatten().map(|entry| entry.path()).find(|path| is_of(path)).ok_or(Errno::NOENT)
 }

@@ -14,11 +14,13 @@ use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf, absolute};
 use std::time::Duration;
 
+use acl::idmap::Ids;
 use clap::{ArgGroup, Subcommand, ValueHint};
 use client::{Emptying, Meta};
 use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output::{self, Lines};
+use command::registry;
 use command::remove::{Removed, remove};
 use command::units::{parse_threads, show_size};
 use meta::{Inode, Record, Scan, ScanInclude};
@@ -28,6 +30,7 @@ use types::{Ino, Time};
 
 use crate::maintenance;
 use crate::open::lock_unmounted;
+use crate::options::Options;
 use crate::parse::parse_span;
 use crate::status::rfc3339;
 use crate::target::{path_to_json, require_limen, show_name};
@@ -161,6 +164,15 @@ pub(crate) fn top_of(path: &Path) -> Result<PathBuf, CliError> {
     Ok(at.to_owned())
 }
 
+/// How the mount of the trash maps and squashes users. The directory of a user in the trash is named after the
+/// uid in the volume, not after the uid that the mount shows. If another user than root mounts the volume, only
+/// that user knows its options: for others, no user is mapped.
+pub(crate) fn ids_of(trash: &Path) -> Ids {
+    let found = fs::symlink_metadata(trash).ok();
+    let options = found.and_then(|found| Options::parse(&[registry::ids(found.dev())], false).ok());
+    options.and_then(|options| options.rights.ids().ok()).unwrap_or_default()
+}
+
 /// The directories of hours that this user can read.
 pub(crate) fn hours_in(trash: &Path) -> Result<Vec<HourDir>, CliError> {
     let users: Vec<PathBuf> = match fs::read_dir(trash) {
@@ -168,7 +180,9 @@ pub(crate) fn hours_in(trash: &Path) -> Result<Vec<HourDir>, CliError> {
             entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>().at(trash.display())?
         }
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            vec![trash.join(rustix::process::geteuid().as_raw().to_string())]
+            let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            let (uid, _) = ids_of(trash).caller(own.0, own.1);
+            vec![trash.join(uid.to_string())]
         }
         Err(error) => return Err(CliError::new(error).at(trash.display())),
     };

@@ -275,6 +275,7 @@ mod tests {
             volume: "v".into(),
             process: Process { pid: 7, started: 1 },
             log: None,
+            ids: String::new(),
             failure: None,
         };
         let mut state = State { holders: Holders::default(), statistics: Some(Statistics::default()) };

@@ -181,6 +181,38 @@ fn users_see_and_purge_only_their_own() {
         serde_json::from_str(&limen(&["trash", "purge", "--json", "--all", &mnt]).ok()).unwrap();
     assert_eq!((purged["files"].as_u64(), purged["failed"].as_u64()), (Some(1), Some(0)));
     assert_eq!(hours("0"), 0);
+
+    // The directory of a user in the trash has another number than this mount shows.
+    m.remount_with(&["--uid-map", "0:0:1,1000:201000:100", "--gid-map", "0:0:1,1000:201000:100"]);
+    let as_mapped = |args: &[&str]| {
+        let mut all = vec!["--reuid", "201000", "--regid", "201000", "--clear-groups", common::LIMEN];
+        all.extend(args);
+        common::Said::from(Command::new("setpriv").args(all).output().unwrap())
+    };
+    let remove = |name: &str| {
+        as_user(201_000, 201_000, || {
+            fs::write(m.at(name), "x").unwrap();
+            fs::remove_file(m.at(name)).unwrap();
+        });
+    };
+    remove("mapped");
+    assert_eq!(hours("1000"), 1);
+    assert!(as_mapped(&["trash", "ls", &mnt]).ok().contains("mapped"));
+    as_mapped(&["restore", text(&m.at("mapped"))]).ok();
+    as_mapped(&["rmr", "--skip-trash", text(&m.at("mapped"))]).ok();
+    assert_eq!(names(&mnt), [""; 0]);
+    remove("purged");
+    as_mapped(&["trash", "purge", "--all", &mnt]).ok();
+    assert_eq!(names(&mnt), [""; 0]);
+    m.remount_with(&["--all-squash"]);
+    as_user(1000, 1000, || {
+        fs::write(m.at("squashed"), "x").unwrap();
+        fs::remove_file(m.at("squashed")).unwrap();
+    });
+    let listed = as_1000(&["trash", "ls", &mnt]);
+    assert!(String::from_utf8(listed.stdout).unwrap().contains("squashed"));
+    m.remount();
+    assert_eq!(names(&mnt), ["squashed"]);
     fsck(&m.place);
 }
 

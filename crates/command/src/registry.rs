@@ -5,9 +5,10 @@
 //! file to find the volume and the process.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io::Write;
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,6 +36,8 @@ pub struct Entry {
     pub volume: String,
     pub process: Process,
     pub log: Option<PathBuf>,
+    /// The options that map and squash users, in the form of `-o`. See [`ids`].
+    pub ids: String,
     /// Why the process could not store all data; `None` if it could.
     pub failure: Option<String>,
 }
@@ -50,8 +53,24 @@ impl Entry {
         let part = directory.join(format!("{}.{}", self.device, self.process.pid));
         let written = fs::create_dir_all(&directory)
             .and_then(|()| fs::write(&part, format!("{:#}\n", self.to_json())))
-            .and_then(|()| fs::rename(&part, &path));
+            .and_then(|()| fs::rename(&part, &path))
+            .and_then(|()| self.publish_ids(&directory));
         written.what("cannot register the mount").at(path.display())
+    }
+
+    /// Writes the options that map and squash users to a file that all users can read. Others can neither list
+    /// the directory nor read anything else in it.
+    fn publish_ids(&self, directory: &Path) -> io::Result<()> {
+        let path = ids_beside(&directory.join(self.device.to_string()));
+        if self.ids.is_empty() {
+            return match fs::remove_file(path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            };
+        }
+        fs::write(&path, &self.ids)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o644))?;
+        fs::set_permissions(directory, Permissions::from_mode(0o711))
     }
 
     /// Removes the entry if it is still this mount's.
@@ -62,6 +81,7 @@ impl Entry {
                 // An entry that stays after its process ended does no harm: the next mount with this device
                 // number replaces it.
                 let _ = fs::remove_file(socket_beside(&path));
+                let _ = fs::remove_file(ids_beside(&path));
                 let _ = fs::remove_file(path);
             }
         }
@@ -96,6 +116,7 @@ impl Entry {
             "pid": self.process.pid,
             "started": self.process.started,
             "log": self.log.as_ref().map(|log| log.to_string_lossy()),
+            "ids": self.ids,
             "failure": self.failure,
         })
     }
@@ -112,6 +133,7 @@ impl Entry {
                 started: value["started"].as_u64()?,
             },
             log: text("log").map(PathBuf::from),
+            ids: text("ids").unwrap_or_default(),
             failure: text("failure"),
         })
     }
@@ -121,6 +143,15 @@ impl Entry {
 pub fn by_device(device: u64) -> Option<Entry> {
     let entries = directories().into_iter().filter_map(|directory| read(&directory.join(device.to_string())));
     entries.into_iter().find(|entry| entry.process.is_alive())
+}
+
+/// The options that map and squash users on the mount with this device number, which must be live. Other than
+/// the entry, all users can read them, if root mounts. Empty if there are none or they cannot be read.
+pub fn ids(device: u64) -> String {
+    let mut found = directories()
+        .into_iter()
+        .filter_map(|directory| paths::read_trusted(&ids_beside(&directory.join(device.to_string()))));
+    found.next().unwrap_or_default()
 }
 
 /// All entries for mounts at `mountpoint`, including those of dead processes.
@@ -148,6 +179,10 @@ pub fn forget_dead(mountpoint: &Path) {
 
 fn socket_beside(entry: &Path) -> PathBuf {
     entry.with_extension("sock")
+}
+
+fn ids_beside(entry: &Path) -> PathBuf {
+    entry.with_extension("ids")
 }
 
 fn read(path: &Path) -> Option<Entry> {
@@ -183,6 +218,7 @@ mod tests {
             volume: "v".into(),
             process: Process { pid: 7, started: 99 },
             log: Some("/var/log/limen-v.log".into()),
+            ids: "root_squash".into(),
             failure: None,
         }
     }
