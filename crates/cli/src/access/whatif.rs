@@ -17,16 +17,20 @@ use crate::users::{Person, Users};
 pub(crate) struct WhatIf {
     pub(crate) text: String,
     change: PlannedChange,
+    /// The uid of the user whose groups the change affects.
+    pub(super) uid: Option<u32>,
 }
 
 impl WhatIf {
     /// Parses a change.
     ///
     /// # Errors
-    /// The text is not a supported change.
+    /// The text is not a supported change; the user that it names does not exist.
     pub(crate) fn parse(text: &str, users: &Users) -> Result<Self, CliError> {
         let change = parse_change(text, users).usage().at(text)?;
-        Ok(WhatIf { text: text.to_owned(), change })
+        let mut what_if = WhatIf { text: text.to_owned(), change, uid: None };
+        what_if.uid = what_if.user().map(|user| users.uid(user)).transpose()?;
+        Ok(what_if)
     }
 
     /// The user whose groups the change affects.
@@ -40,12 +44,10 @@ impl WhatIf {
     /// The credential of `person` after the change.
     ///
     /// # Errors
-    /// The user that the change names does not exist; the change removes a user from its primary group.
+    /// The change removes a user from its primary group.
     pub(crate) fn cred(&self, person: &Person, users: &Users) -> Result<Cred, CliError> {
-        let Some(user) = self.user() else { return Ok(person.cred.clone()) };
-        let changed = if user == person.name { person.cred.uid } else { users.uid(user)? };
         let Cred { uid, gid, caps, .. } = person.cred;
-        if changed != uid {
+        if self.uid != Some(uid) {
             return Ok(person.cred.clone());
         }
         let mut groups = person.cred.groups().to_vec();

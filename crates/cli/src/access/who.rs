@@ -92,7 +92,7 @@ pub(crate) fn rows(
     users: &Users,
 ) -> Result<Vec<Row>, CliError> {
     let mut rows = Vec::new();
-    for person in people(before, after, users)? {
+    for person in people(before, after, what_if.and_then(|what_if| what_if.uid), users)? {
         let cred = match what_if {
             Some(what_if) if person.cred.uid != NOBODY_ELSE => what_if.cred(&person, users)?,
             _ => person.cred.clone(),
@@ -153,8 +153,13 @@ fn target(query: &Query<'_>) -> Result<Target, CliError> {
 }
 
 /// The users to list: the users of this machine, all users that own a file on the path or that its ACLs name,
-/// and one entry for all others.
-fn people(before: &[PathChecks], after: &[PathChecks], users: &Users) -> Result<Vec<Person>, CliError> {
+/// the user whose groups a change affects, and one entry for all others.
+fn people(
+    before: &[PathChecks],
+    after: &[PathChecks],
+    changed: Option<u32>,
+    users: &Users,
+) -> Result<Vec<Person>, CliError> {
     let mut people = users.all()?;
     let known: BTreeSet<u32> = people.iter().map(|person| person.cred.uid).collect();
     let subjects = before
@@ -162,7 +167,7 @@ fn people(before: &[PathChecks], after: &[PathChecks], users: &Users) -> Result<
         .chain(after)
         .flat_map(|path_checks| &path_checks.checks)
         .map(|check| &check.access_attrs);
-    let named: BTreeSet<u32> = subjects.flat_map(named).collect();
+    let named: BTreeSet<u32> = subjects.flat_map(named).chain(changed).collect();
     for uid in named.into_iter().filter(|uid| !known.contains(uid)) {
         let name = users.user(uid);
         // The groups of a user without a database entry are unknown.
@@ -283,4 +288,36 @@ fn to_csv(rows: &[Row]) -> String {
         text.push_str(&format!("\"{quoted}\",{},{},{by},{by_after}\n", of(before), of(after)));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use inspect::{Check, Requirement};
+    use types::{FileType, Mode};
+
+    use super::*;
+
+    #[test]
+    fn user_that_only_the_change_names_is_listed() {
+        let users = Users::default();
+        let what_if = WhatIf::parse("add user 3999999999 to group 12", &users).unwrap();
+        let access_attrs = AccessAttrs {
+            ino: 5,
+            kind: FileType::Regular,
+            mode: Mode::new(0o640),
+            uid: 0,
+            gid: 12,
+            rules: Rules::Posix(None),
+        };
+        let by_right = RIGHTS.map(|right| {
+            let requirement = Requirement::Access(right);
+            let checks = vec![Check { path: b"/f".into(), access_attrs: access_attrs.clone(), requirement }];
+            PathChecks { checks, end: Ok(()), domains: Default::default() }
+        });
+        let rows = rows(&by_right, &by_right, Some(&what_if), &users).unwrap();
+        let shown = select(&rows, true);
+        let [row] = shown.rows[..] else { panic!("{} rows", shown.rows.len()) };
+        assert_eq!((row.person.cred.uid, row.before.rights), (3_999_999_999, Perm::NONE));
+        assert_eq!(row.after.rights, Perm::READ);
+    }
 }
