@@ -237,13 +237,11 @@ pub(super) fn rules(on: &AccessAttrs, users: &Users, domains: &DomainTable) -> V
                 let who = principal(entry, users, domains);
                 let may = if entry.kind == nfs4::Kind::Allow { "may" } else { "may not" };
                 match entry.kind {
-                    _ if !entry.is_effective() => {
-                        format!("Inherited only: {who} {may} {}", mask_in_words(entry.mask, is_dir))
-                    }
-                    nfs4::Kind::Allow | nfs4::Kind::Deny => {
-                        format!("{who} {may} {}", mask_in_words(entry.mask, is_dir))
-                    }
                     nfs4::Kind::Audit | nfs4::Kind::Alarm => "No effect: a request to log".to_owned(),
+                    nfs4::Kind::Allow | nfs4::Kind::Deny => {
+                        let inherited = if entry.is_effective() { "" } else { "Inherited only: " };
+                        format!("{inherited}{who} {may} {}", mask_in_words(entry.mask, is_dir))
+                    }
                 }
             };
             entries.iter().map(|entry| (entry.by_sid(domains).to_string(), capital(&words(entry)))).collect()
@@ -290,4 +288,45 @@ fn mask_in_words(mask: nfs4::Mask, is_dir: bool) -> String {
 fn capital(sentence: &str) -> String {
     let mut letters = sentence.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use acl::nfs4::{AclFlags, EntryFlags, Kind, Mask, Nfs4Acl, Who};
+    use acl::sid_rules::SidRules;
+    use inspect::Nfs4Rules;
+    use types::{FileType, Mode};
+
+    use super::*;
+
+    #[test]
+    fn entries_of_an_nfs4_acl_are_put_into_words() {
+        let inherited = EntryFlags::INHERIT_ONLY | EntryFlags::FILE_INHERIT;
+        let expected = [
+            (Kind::Allow, EntryFlags::NONE, "Everyone may list"),
+            (Kind::Deny, EntryFlags::NONE, "Everyone may not list"),
+            (Kind::Allow, inherited, "Inherited only: everyone may list"),
+            (Kind::Deny, inherited, "Inherited only: everyone may not list"),
+            (Kind::Audit, EntryFlags::NONE, "No effect: a request to log"),
+            (Kind::Alarm, inherited, "No effect: a request to log"),
+        ];
+        let entries = expected.map(|(kind, flags, _)| nfs4::Entry {
+            kind,
+            flags,
+            who: Who::Everyone,
+            mask: Mask::READ_DATA,
+        });
+        let acl = Nfs4Acl::new(AclFlags::NONE, entries).unwrap();
+        let dir = AccessAttrs {
+            ino: 5,
+            kind: FileType::Directory,
+            mode: Mode::new(0o700),
+            uid: 0,
+            gid: 0,
+            rules: Rules::Nfs4(Some(Nfs4Rules::new(acl, &SidRules::default()))),
+        };
+        let words = rules(&dir, &Users::default(), &DomainTable::default());
+        let words: Vec<&str> = words.iter().map(|(_, words)| words.as_str()).collect();
+        assert_eq!(words, expected.map(|(.., words)| words));
+    }
 }
