@@ -207,14 +207,15 @@ fn create_volume(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<()
     volume.format(&*engine).map_err(|error| url.volume_error(error))?;
     // The marker is written after the volume's record. Only one of two concurrent formats can write the
     // record, so the marker names the volume that exists.
-    if volume.store_marker {
-        let advice = format!("the volume is created; run limen config --adopt-store {url}");
-        marker::put(volume, &store).map_err(|failed| failed.advise(advice))?;
-    }
+    let marked = if volume.store_marker { marker::put(volume, &store) } else { Ok(()) };
+    // The volume exists now, also if the store could not be marked.
     if !rustix::process::geteuid().is_root() {
         give_root_directory(url, Arc::clone(&engine))?;
     }
-    engine.sync().at(url)
+    engine.sync().at(url)?;
+    marked.map_err(|failed| {
+        failed.advise(format!("the volume is created; run limen config --adopt-store {url}"))
+    })
 }
 
 /// Makes this user the owner of the root directory, so that a user other than root can write in it.

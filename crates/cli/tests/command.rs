@@ -4,13 +4,13 @@ mod common;
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::{Command, Stdio};
 
 use common::{LIMEN, Place, Said, limen};
 use engine_sqlite::{Options, SqliteEngine};
-use meta::{Effect, Engine, Txn};
-use types::OpId;
+use meta::{Effect, Engine, Record, RecordKey, Txn};
+use types::{Ino, OpId};
 
 #[test]
 fn wrong_url_error_shows_the_correct_form() {
@@ -107,6 +107,31 @@ fn format_on_an_unwritable_bucket_leaves_no_volume() {
     let bucket = place.text("file/below");
     place.format(&["--bucket", &bucket]).failed(1, &["file/below"]);
     assert!(!place.path("vol.db").exists());
+}
+
+#[test]
+fn user_owns_the_root_directory_even_if_the_store_is_not_marked() {
+    if !skip::is_root() {
+        return;
+    }
+    const USER: u32 = 1000;
+    let place = Place::new();
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    // The user can write blocks, but not the marker.
+    for name in ["own", "bucket", "bucket/chunks", "bucket/tmp"] {
+        fs::create_dir(place.path(name)).unwrap();
+        chown(place.path(name), Some(if name == "bucket" { 0 } else { USER }), None).unwrap();
+    }
+    let url = format!("sqlite://{}", place.text("own/vol.db"));
+    let user = ["--reuid", "1000", "--regid", "1000", "--clear-groups", LIMEN, "format"];
+    let bucket = place.text("bucket");
+    let output =
+        Command::new("setpriv").args(user).args(["--bucket", &bucket, &url, "vol"]).output().unwrap();
+    Said::from(output).failed(1, &["limen config --adopt-store"]);
+    let engine = SqliteEngine::open(&place.path("own/vol.db"), &Options::default()).unwrap();
+    let records = engine.read(&[RecordKey::Inode(Ino::ROOT)]).unwrap().records;
+    let [Record::Inode(_, Some(root))] = &records[..] else { panic!("{records:?}") };
+    assert_eq!((root.uid, root.gid), (USER, USER));
 }
 
 #[test]
