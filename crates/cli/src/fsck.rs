@@ -403,12 +403,17 @@ impl Fsck<'_> {
     /// Reads the data again, and drops damage that is not found a second time: its file was changed or
     /// removed while it was read.
     fn confirm_data(&mut self) -> Result<(), CliError> {
-        let mut again = Vec::new();
+        // As in `confirm_records`: what was too much to list is counted again.
+        let (mut again, mut others) = (Vec::new(), 0);
         let known = &self.findings.damage;
-        let mut report = |damage: Damage| again.extend(known.contains(&damage).then_some(damage));
+        let mut report = |damage: Damage| match known.contains(&damage) {
+            true => again.push(damage),
+            false => others += 1,
+        };
         let store = self.store()?;
         scrub::read_all(&*self.engine, &self.scope, self.volume, &store, &mut report, &mut |_| {})?;
-        (self.findings.damage, self.findings.unnamed_damage) = (again, 0);
+        let unnamed = others.min(self.findings.unnamed_damage);
+        (self.findings.damage, self.findings.unnamed_damage) = (again, unnamed);
         Ok(())
     }
 }
@@ -564,9 +569,12 @@ fn location_text(location: &Location, paths: &HashMap<Ino, Vec<u8>>) -> Option<S
 mod tests {
     use std::sync::Mutex;
 
-    use meta::{Effect, MemEngine, RecordKey, Snapshot, Txn};
+    use meta::{Effect, Inode, MemEngine, RecordKey, Snapshot, Txn};
     use ops::{Authority, Make, MakeKind};
-    use types::{Ino, Mode, Name, OpId};
+    use types::{
+        BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, FileType, Ino, Mode, Name, OpId, Slice, SliceId, SliceSource,
+        Time,
+    };
 
     use super::*;
 
@@ -607,11 +615,7 @@ mod tests {
         meta.run(&make, &Authority::Kernel { revisions: None }).unwrap();
     }
 
-    fn problems_after(change: fn(Arc<dyn Engine>)) -> usize {
-        let inner = Arc::new(MemEngine::default());
-        let volume = Volume::in_memory("v");
-        volume.format(&*inner).unwrap();
-        let engine = Arc::new(Changing { inner, change: Mutex::new(Some(change)) });
+    fn with_fsck<T>(volume: &Volume, engine: Arc<dyn Engine>, test: impl FnOnce(&mut Fsck<'_>) -> T) -> T {
         let url = MetaUrl::Memory("v".into());
         let args = FsckArgs {
             url: url.to_string(),
@@ -626,10 +630,18 @@ mod tests {
         let access = VolumeAccess::unlocked(&*engine).unwrap();
         let (repairer, findings, bar) = (None, Findings::default(), ProgressBar::hidden());
         let scope = CheckScope::Volume;
-        let mut fsck =
-            Fsck { args: &args, scope, url: &url, volume: &volume, access, engine, repairer, findings, bar };
-        fsck.run().unwrap();
-        fsck.findings.left.len()
+        test(&mut Fsck { args: &args, scope, url: &url, volume, access, engine, repairer, findings, bar })
+    }
+
+    fn problems_after(change: fn(Arc<dyn Engine>)) -> usize {
+        let inner = Arc::new(MemEngine::default());
+        let volume = Volume::in_memory("v");
+        volume.format(&*inner).unwrap();
+        let engine = Arc::new(Changing { inner, change: Mutex::new(Some(change)) });
+        with_fsck(&volume, engine, |fsck| {
+            fsck.run().unwrap();
+            fsck.findings.left.len()
+        })
     }
 
     #[test]
@@ -640,5 +652,38 @@ mod tests {
             engine.commit(&[Txn { op_id: OpId(1), guards: Vec::new(), effects }]).unwrap();
         };
         assert_eq!(problems_after(damage), 1);
+    }
+
+    #[test]
+    fn damage_that_is_not_listed_is_confirmed() {
+        let volume = Volume::in_memory("v");
+        let engine = Arc::new(MemEngine::default());
+        volume.format(&*engine).unwrap();
+        // A new store in memory has none of the blocks of this file.
+        let (ino, blocks) = (Ino(5), 3);
+        let inode = Inode::new(ino, FileType::Regular, Mode::new(0o600), Time::now());
+        let mut effects = vec![Effect::PutInode(Inode { size: CHUNK_BYTES, ..inode })];
+        effects.extend((0..blocks).map(|at| {
+            let source = SliceSource::Blocks { id: SliceId(1 + u64::from(at)), offset: 0, size: BLOCK_BYTES };
+            let slice = Slice { pos: at * BLOCK_BYTES, len: BLOCK_BYTES, source };
+            Effect::AppendSlice { ino, chunk: ChunkIndex(0), slice }
+        }));
+        engine.commit(&[Txn { op_id: OpId(7), guards: Vec::new(), effects }]).unwrap();
+        let confirmed = |listed: usize, unnamed: u64| {
+            with_fsck(&volume, Arc::clone(&engine) as Arc<dyn Engine>, |fsck| {
+                fsck.check_data().unwrap();
+                assert_eq!(fsck.findings.damage.len(), blocks as usize);
+                fsck.findings.damage.truncate(listed);
+                fsck.findings.unnamed_damage = unnamed;
+                fsck.confirm_data().unwrap();
+                (fsck.findings.damage.len(), fsck.findings.unnamed_damage)
+            })
+        };
+        assert_eq!(confirmed(3, 0), (3, 0));
+        assert_eq!(confirmed(1, 2), (1, 2));
+        assert_eq!(confirmed(0, 3), (0, 3));
+        // What the first reading did not find is a change in progress.
+        assert_eq!(confirmed(1, 1), (1, 1));
+        assert_eq!(confirmed(1, 0), (1, 0));
     }
 }
