@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use clap::ValueHint;
 use command::error::CliError;
 use command::output;
-use command::registry::Entry;
+use command::process::Process;
+use command::registry::{self, Entry};
 use command::statistics::query_metrics;
 use command::units::show_size;
 use metrics::Samples;
@@ -86,6 +87,7 @@ pub(crate) fn sample(entry: &Entry) -> Result<String, CliError> {
 /// The metrics of a mount at one moment.
 pub(crate) struct Moment {
     pub(crate) at: Instant,
+    process: Process,
     samples: Samples,
 }
 
@@ -93,7 +95,15 @@ impl Moment {
     /// # Errors
     /// The mount does not answer at its socket.
     pub(crate) fn read(entry: &Entry) -> Result<Self, CliError> {
-        Ok(Moment { at: Instant::now(), samples: query_metrics(entry)? })
+        // Another process may have taken the mount over since the entry was read.
+        let entry = registry::by_device(entry.device).unwrap_or_else(|| entry.clone());
+        Ok(Moment { at: Instant::now(), process: entry.process, samples: query_metrics(&entry)? })
+    }
+
+    /// The samples of `before` from which the counters of this moment go on. The counters of another process
+    /// began at zero.
+    fn base(&self, before: &Moment) -> Samples {
+        if before.process == self.process { before.samples.clone() } else { Samples::default() }
     }
 }
 
@@ -128,7 +138,7 @@ pub(crate) struct Row {
 impl Row {
     pub(crate) fn between(before: &Moment, after: &Moment) -> Self {
         let seconds = after.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
-        let (old, new) = (&before.samples, &after.samples);
+        let (old, new) = (after.base(before), &after.samples);
         let more = |name: &str| new.sum(name) - old.sum(name);
         let of = |name: &str, label: &str, value: &str| {
             new.sum_of(name, label, &[value]) - old.sum_of(name, label, &[value])
@@ -165,8 +175,9 @@ impl Row {
     pub(crate) fn operations(before: &Moment, after: &Moment) -> Vec<OperationRow> {
         let seconds = after.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
         let (counts, sums) = (format!("{FUSE}_count"), format!("{FUSE}_sum"));
+        let base = after.base(before);
         let more = |name: &str, operation: &str| {
-            after.samples.sum_of(name, "op", &[operation]) - before.samples.sum_of(name, "op", &[operation])
+            after.samples.sum_of(name, "op", &[operation]) - base.sum_of(name, "op", &[operation])
         };
         let mut rows: Vec<OperationRow> = after
             .samples
@@ -242,7 +253,22 @@ mod tests {
         text.counters("limen_cache_hits_total", "H.", "cache", [("records", 3 * requests.len() as u64)]);
         text.counters("limen_cache_misses_total", "M.", "cache", [("records", requests.len() as u64)]);
         text.gauge("process_resident_memory_bytes", "R.", 3e6);
-        Moment { at, samples: Samples::parse(&text.finish()).unwrap() }
+        let process = Process { pid: 1, started: 1 };
+        Moment { at, process, samples: Samples::parse(&text.finish()).unwrap() }
+    }
+
+    #[test]
+    fn counters_of_another_process_begin_at_zero() {
+        let at = Instant::now();
+        let before = moment(at, &[9_000_000, 1_000_000, 2_000_000, 3_000_000], 5000);
+        let after = moment(at + Duration::from_secs(2), &[4_000_000], 1000);
+        let after = Moment { process: Process { pid: 2, started: 5 }, ..after };
+        let row = Row::between(&before, &after);
+        assert_eq!((row.requests, row.read_bytes, row.cached_share), (0.5, 500.0, Some(0.75)));
+        assert!((row.request_ms.unwrap() - 4.0).abs() < 1e-9, "{row:?}");
+        let operations = Row::operations(&before, &after);
+        let [read] = &operations[..] else { panic!("{operations:?}") };
+        assert_eq!((read.name.as_str(), read.per_second), ("read", 0.5));
     }
 
     #[test]

@@ -468,7 +468,7 @@ fn users_take_over_their_own_mounts_only() {
 }
 
 /// The process that takes the mount over says so to systemd before the old one ends, and the port of the
-/// metrics stays.
+/// metrics stays. `limen stats` goes on with the counters of the new process.
 #[test]
 fn the_service_manager_and_the_metrics_follow() {
     let Some(mount) = Mount::new(None, "transport=auto") else { return };
@@ -482,6 +482,12 @@ fn the_service_manager_and_the_metrics_follow() {
     };
     let before = address(&metrics());
     let (mnt, log) = (mount.place.mnt(), mount.place.text("log"));
+    fs::read_dir(mount.at("")).unwrap().for_each(drop);
+    let mut stats = common::command(&["stats", "--json", "--count", "3", &mnt]);
+    let mut stats = stats.stdout(Stdio::piped()).spawn().unwrap();
+    let mut rows = BufReader::new(stats.stdout.take().unwrap());
+    let mut first = String::new();
+    rows.read_line(&mut first).unwrap();
     let mut command = common::command(&[
         "mount",
         "-d",
@@ -499,6 +505,13 @@ fn the_service_manager_and_the_metrics_follow() {
     let message = String::from_utf8_lossy(&message[..len]).into_owned();
     assert!(message.lines().any(|line| line == format!("MAINPID={}", mount.session().1)), "{message}");
     assert_eq!(address(&metrics()), before);
+    let mut others = String::new();
+    rows.read_to_string(&mut others).unwrap();
+    assert!(stats.wait().unwrap().success(), "{others}");
+    for row in common::json_lines(&others) {
+        let is_rate = |value: &serde_json::Value| value.as_f64().is_none_or(|rate| rate >= 0.0);
+        assert!(row.as_object().unwrap().values().all(is_rate), "{row}");
+    }
     let mut stream = TcpStream::connect(&before).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut text = String::new();
