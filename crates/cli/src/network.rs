@@ -10,7 +10,7 @@ use engine_postgres::PostgresEngine;
 use engine_redis::RedisEngine;
 use engine_tikv::TikvEngine;
 use meta::{Batching, Counting, Engine};
-use pool::{Secret, Url};
+use pool::{Secret, Url, userinfo_end};
 
 use crate::public;
 
@@ -206,19 +206,23 @@ impl Display for NetworkUrl {
     }
 }
 
-/// Removes everything between the user's name and the last `@` from a URL, because a password can contain
-/// slashes that are not escaped.
+/// Removes the password from a URL. If it is not clear which `@` ends the password, removes everything between
+/// the user's name and the last one.
 pub(crate) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let Some((userinfo, place)) = rest.rsplit_once('@') else { return url.to_owned() };
-    match userinfo.split(':').next() {
-        None | Some("") => format!("{scheme}://{place}"),
-        Some(user) => format!("{scheme}://{user}@{place}"),
+    let Some(end) = userinfo_end(rest).unwrap_or_else(|_| rest.rfind('@')) else { return url.to_owned() };
+    match rest[..end].split_once(':') {
+        None => url.to_owned(),
+        Some(("", _)) => format!("{scheme}://{}", &rest[end + 1..]),
+        Some((user, _)) => format!("{scheme}://{user}{}", &rest[end..]),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use pool::UrlError;
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -248,10 +252,46 @@ mod tests {
             (Server::Redis, "redis://:s3c/ret@h:1/2?table_prefix=a_", "redis://h:1/2?table_prefix=a_"),
             (Server::Postgres, "postgres://u:p@ss@h/db", "postgres://u@h/db"),
             (Server::Postgres, "postgresql://h/db?sslmode=require", "postgresql://h/db?sslmode=require"),
+            (Server::Postgres, "postgres://u@h/db?x=/run/a:b@c", "postgres://u@h/db?x=/run/a:b@c"),
+            (Server::Redis, "redis+unix:///run/a:b@c.sock?db=1", "redis+unix:///run/a:b@c.sock?db=1"),
         ] {
             let url = NetworkUrl::parse(server, text).unwrap();
             assert_eq!(url.to_string(), shown);
             assert!(NetworkUrl::parse(server, shown).is_ok());
+        }
+    }
+
+    /// Neither begins a parameter nor is in the other parts of the URLs below.
+    const MARK: &str = "S3CRET";
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn url_without_a_password_is_shown_as_it_is(
+            user in "([a-z]{1,3}@)?",
+            host in "(h|h:1|h:1,i:2|\\[::1\\]:2)?",
+            path in "(/[a-z]{1,2}){0,2}",
+            query in "(\\?password_file=/[a-z]/[a-z:@/#]{0,8}(&a=[b@:]{0,2})?)?",
+        ) {
+            let url = format!("postgres://{user}{host}{path}{query}");
+            // A URL that also can be read as one with a password is refused, and shown without it.
+            if !matches!(Url::parse(&url), Err(UrlError::Ambiguous)) {
+                prop_assert_eq!(without_password(&url), url);
+            }
+        }
+
+        #[test]
+        fn password_is_never_shown(
+            user in "[a-z]{0,3}",
+            before in "[a-z:/?@#=%&,.]{0,6}",
+            after in "[a-z:/?@#=%&,.]{0,6}",
+            place in "(h|h:1|h:1,i:2|\\[::1\\]:2)(/[a-z]{1,2})?(\\?sslmode=require)?",
+        ) {
+            let url = format!("postgres://{user}:{before}{MARK}{after}@{place}");
+            let shown = without_password(&url);
+            prop_assert!(!shown.contains(MARK), "{} shows {}", url, shown);
+            prop_assert!(shown.ends_with(&place), "{} shows {}", url, shown);
         }
     }
 }

@@ -35,4 +35,4 @@ pub use request::{ConnectionState, Intent, RequestError};
 pub use secret::Secret;
 pub use snapshot::SnapshotConnection;
 pub use tail::{Log, LogTail};
-pub use url::{Host, Url, UrlError};
+pub use url::{Host, Url, UrlError, userinfo_end};

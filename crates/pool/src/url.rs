@@ -144,10 +144,12 @@ impl Host {
 
 /// The index of the @ that ends user and password; `None` if the URL has neither. `rest` follows the scheme.
 ///
-/// A password may contain `?`, `/` and `@` without an escape, although RFC 3986, section 3.2 ends the hosts
-/// at the first `?` or `/`. If both readings are possible, the URL is rejected, because one of them names the
-/// wrong server.
-fn userinfo_end(rest: &str) -> Result<Option<usize>, UrlError> {
+/// A password may contain `?`, `/` and `@` without an escape, although RFC 3986, section 3.2 ends the hosts at the
+/// first `?` or `/`. If both readings are possible, the URL is rejected, because one of them names the wrong server.
+///
+/// # Errors
+/// [`UrlError::Ambiguous`].
+pub fn userinfo_end(rest: &str) -> Result<Option<usize>, UrlError> {
     let authority = rest.find(['/', '?']).map_or(rest, |end| &rest[..end]);
     let (standard, last) = (authority.rfind('@'), rest.rfind('@'));
     // Neither a user nor a host contains / or ?. So if a later @ ends a password, the password begins in
