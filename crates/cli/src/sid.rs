@@ -114,17 +114,24 @@ pub(crate) fn run(args: &SidArgs) -> Result<(), CliError> {
     }
 }
 
-/// Warns if a user of this machine has a number in the range, because entries for a SID would apply to that
-/// user.
+/// Warns if a user or group of this machine has a number in the range, because entries for a SID would apply
+/// to it.
 fn warn(range: IdRange) -> Result<(), CliError> {
-    let users = Users::default().all()?;
-    if let Some(user) = users.iter().find(|user| (range.first()..=range.last()).contains(&user.cred.uid)) {
-        output::note(format!(
-            "user {} of this machine has the number {}, so entries for the SID of that number apply to it",
-            user.name, user.cred.uid
-        ));
-    }
+    let users = Users::default();
+    let named: Vec<(u32, String)> = users.all()?.into_iter().map(|user| (user.cred.uid, user.name)).collect();
+    warnings(range, &named, &users.all_groups()?).into_iter().for_each(output::note);
     Ok(())
+}
+
+/// A warning about the first user and one about the first group in the range.
+fn warnings(range: IdRange, users: &[(u32, String)], groups: &[(u32, String)]) -> Vec<String> {
+    let first = |kind: &str, named: &[(u32, String)]| {
+        let (id, name) = named.iter().find(|(id, _)| (range.first()..=range.last()).contains(id))?;
+        Some(format!(
+            "{kind} {name} of this machine has the number {id}, so entries for the SID of that number apply to it"
+        ))
+    };
+    first("user", users).into_iter().chain(first("group", groups)).collect()
 }
 
 /// A volume with NFSv4 ACLs, and the text that names it in messages.
@@ -207,4 +214,22 @@ fn to_json(table: &DomainTable, rules: &SidRules) -> Value {
     let range = |(first, last, ids): &(u32, u32, IdRange)| json!({ "first_rid": first, "last_rid": last, "first_id": ids.first(), "last_id": ids.last() });
     let domain = |(domain, ranges): (&Domain, Vec<_>)| json!({ "sid": domain.as_str(), "rules": ranges.iter().map(range).collect::<Vec<Value>>() });
     json!({ "domains": rows(table, rules).map(domain).collect::<Vec<Value>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_and_groups_in_the_range_are_warned_about() {
+        let named = |all: &[(u32, &str)]| all.iter().map(|(id, name)| (*id, (*name).to_owned())).collect();
+        let (users, groups): (Vec<_>, Vec<_>) = (named(&[(5, "ann"), (20, "bob")]), named(&[(15, "staff")]));
+        let warned = |range: &str| {
+            let all = warnings(range.parse().unwrap(), &users, &groups);
+            all.iter().map(|text| text[..text.find(" of ").unwrap()].to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(warned("10-19"), ["group staff"]);
+        assert_eq!(warned("10-20"), ["user bob", "group staff"]);
+        assert_eq!(warned("6-14"), [""; 0]);
+    }
 }

@@ -148,6 +148,16 @@ impl Users {
         Ok(users.map(|user| Person { cred: local_cred(&user, &groups), name: user.name }).collect())
     }
 
+    /// The numbers and names of all groups of the local file.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn all_groups(&self) -> Result<Vec<(u32, String)>, CliError> {
+        let groups = fs::read_to_string(GROUP).at(GROUP)?;
+        let groups = groups.lines().filter_map(|line| parse(line, false));
+        Ok(groups.map(|group| (group.id, group.name)).collect())
+    }
+
     /// The id of a group, by name, number or SID.
     ///
     /// # Errors
