@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use command::error::{CliError, ErrorAt};
-use command::file_requests::{FileRequest, FileRequests};
+use command::file_requests::{FileRequest, FileRequests, MAX_CONNECTIONS};
 use command::interrupt::Interrupt;
 use command::output::{self, ProgressBar};
 use command::pool::{self, Queue};
@@ -115,6 +115,8 @@ impl<'a> EachFile<'a> {
         requests.connect_first().at(self.entry.mountpoint.display())?;
         let walk = Walk { each: self, requests, take };
         let first = walk.task(self.path.clone(), &self.metadata);
+        // Each thread has a connection.
+        let threads = threads.min(MAX_CONNECTIONS);
         pool::run(threads, first.into_iter().collect(), |queue, task| walk.step(queue, task));
         Ok(())
     }
@@ -143,11 +145,12 @@ impl Walk<'_> {
             return;
         }
         match task {
-            Task::Dir(path) => {
-                if let Err(error) = self.list(queue, &path) {
-                    failures.note(&path, &error);
-                }
-            }
+            Task::Dir(path) => match self.list(queue, &path) {
+                // The directory was removed meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => failures.note(&path, &error),
+                Ok(()) => {}
+            },
             Task::File(path, ino) => {
                 bar.inc(1);
                 match self.requests.ask(ino) {

@@ -124,6 +124,10 @@ fn warmup_shows_and_removes_what_is_cached() {
         command(&["warmup", "--json", "-f", "-"]).stdin(Stdio::from(File::open(&list).unwrap())).output();
     let value: Value = serde_json::from_slice(&from_input.unwrap().stdout).unwrap();
     assert_eq!(counts(&value, ["files", "bytes"]), [2, 200_000]);
+    // A mount serves fewer connections than there are threads.
+    fs::create_dir(place.path("mnt/many")).unwrap();
+    (0..400).for_each(|n| fs::write(place.path(&format!("mnt/many/{n}")), "x").unwrap());
+    assert_eq!(ask(&["--check", "--threads", "1000", &place.text("mnt/many")]), [400, 0, 0, 0]);
     limen(&["warmup", "--check", &place.text("vol.data")]).failed(1, &["not on a limenfs volume"]);
     limen(&["warmup", "--check", "--evict", all]).failed(2, &["--evict"]);
     limen(&["warmup"]).failed(2, &["PATH"]);

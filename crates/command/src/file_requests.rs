@@ -20,8 +20,8 @@ use crate::interrupt::Interrupt;
 use crate::registry::Entry;
 use crate::running::Running;
 
-/// How many connections one mount serves at the same time.
-const MAX_RUNNING: usize = 64;
+/// Connections that one mount serves at the same time. It refuses further ones.
+pub const MAX_CONNECTIONS: usize = 64;
 /// The longest line of a client: a number.
 const MAX_LINE_BYTES: u64 = 32;
 
@@ -70,7 +70,7 @@ pub(crate) fn start(stream: UnixStream, request: FileRequest, vfs: &Arc<Vfs>) ->
     // Keep a weak reference, because the thread must not keep the mount's parts from being dropped.
     let vfs = Arc::downgrade(vfs);
     let work = move || {
-        let served = match Running::begin(&RUNNING, MAX_RUNNING) {
+        let served = match Running::begin(&RUNNING, MAX_CONNECTIONS) {
             Some(_running) => serve(&stream, request, &vfs),
             None => send(&stream, &too_many()),
         };
