@@ -257,9 +257,45 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Notes a failure. The walk begins at paths that exist, so a path that does not exist was removed
+    /// meanwhile, which is no failure.
     fn note(&self, path: &Path, outcome: io::Result<()>) {
-        if let Err(error) = outcome {
-            self.failures.note(path, &error);
+        match outcome {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => self.failures.note(path, &error),
+            _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_that_is_removed_during_the_walk_is_no_failure() {
+        let failures = Failures::new("read");
+        let interrupt = Interrupt::never();
+        let walk = Walk {
+            metadata_only: false,
+            interrupt: &interrupt,
+            bar: ProgressBar::hidden(),
+            directories: AtomicU64::new(0),
+            files: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            failures: &failures,
+        };
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("f"), "text").unwrap();
+        let gone = dir.path().join("gone");
+        let tasks = [
+            Task::Dir(dir.path().to_owned(), fs::metadata(dir.path()).unwrap().dev()),
+            Task::Part(gone.clone(), 0),
+            Task::Dir(gone, 0),
+        ];
+        pool::run(1, tasks.into(), |queue, task| walk.step(queue, task));
+        assert_eq!((failures.count(), walk.bytes.load(Ordering::Relaxed)), (0, 4));
+        let dir = dir.path().join("f");
+        pool::run(1, vec![Task::Dir(dir, 0)], |queue, task| walk.step(queue, task));
+        assert_eq!(failures.count(), 1);
     }
 }
