@@ -54,12 +54,14 @@ pub(super) fn effect(
 /// The change as a command.
 fn command(change: &PermissionChange, user: Option<&str>, path: &str) -> Result<String, Failure> {
     let PermissionChange { kind, mode, class, name, perms, recursive, keep_mask } = change;
-    for (what, text) in [("name", name), ("mode", mode)] {
-        if text.contains([',', ':', '\'', '"']) || text.chars().any(char::is_control) {
-            return Err(Failure::Wrong(format!(
-                "the {what} contains a character that an ACL entry cannot have: {text}"
-            )));
-        }
+    let is_odd = |letter: char| matches!(letter, '\'' | '"') || letter.is_control();
+    if name.contains([',', ':']) || name.contains(is_odd) {
+        return Err(Failure::Wrong(format!(
+            "the name contains a character that an ACL entry cannot have: {name}"
+        )));
+    }
+    if mode.contains(is_odd) {
+        return Err(Failure::Wrong(format!("'{mode}' is not a mode: write it in octal, as in 750")));
     }
     let class = if class == "g" { "g" } else { "u" };
     let recursive = if *recursive { "-R " } else { "" };
@@ -154,4 +156,23 @@ fn below(
         Err(Stop::Error(error)) => return Err(failed(error.into())),
     }
     Ok(Some(below))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbolic_mode_is_left_to_the_parser_of_modes() {
+        let of = |mode: &str| {
+            let (kind, mode) = ("chmod".to_owned(), mode.to_owned());
+            command(&PermissionChange { kind, mode, ..PermissionChange::default() }, None, "/f")
+        };
+        let command = of("u+x,g+w").unwrap();
+        let error = WhatIf::parse(&command, &crate::users::Users::default()).unwrap_err().to_string();
+        assert!(error.contains("write it in octal"), "{error}");
+        for mode in ["7'55", "7\"55", "7\n55"] {
+            assert!(of(mode).is_err(), "{mode}");
+        }
+    }
 }
