@@ -1,7 +1,8 @@
 //! `limen dump`: writes all records of a volume as one file.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::ValueHint;
@@ -62,6 +63,9 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), CliError> {
         output::note(format!("dumped volume '{name}': {} inodes", tail.inodes));
         return Ok(());
     };
+    if let Ok(found) = fs::metadata(file) {
+        require_replaceable(file, &found, &database)?;
+    }
     // On Ctrl-C, the dump ends with an error, so that its incomplete file is removed. An existing file is
     // only replaced, when the dump is complete.
     let interrupt = Interrupt::install()?;
@@ -80,6 +84,24 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), CliError> {
     })?;
     let (inodes, size, file) = (tail.inodes, show_size(bytes), file.display());
     output::print(&format!("Dumped volume '{name}': {inodes} inodes, {size} in {file}.\n"))
+}
+
+/// Checks that the rename at the end of a dump replaces an ordinary file. It must not replace a device or pipe,
+/// such as /dev/stdout, which other programs use, nor the database.
+fn require_replaceable(file: &Path, found: &Metadata, database: &Database) -> Result<(), CliError> {
+    let wrong = |what: &str, advice: &str| Err(CliError::usage(what).at(file.display()).advise(advice));
+    if !found.is_file() {
+        return wrong("not a regular file", "omit FILE, and redirect the standard output there");
+    }
+    match database {
+        Database::Sqlite(engine)
+            if fs::metadata(engine.path())
+                .is_ok_and(|own| (own.dev(), own.ino()) == (found.dev(), found.ino())) =>
+        {
+            wrong("this is the volume's database, which the dump would replace", "name another file")
+        }
+        _ => Ok(()),
+    }
 }
 
 fn write<W: Write>(

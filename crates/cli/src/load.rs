@@ -1,15 +1,15 @@
 //! `limen load`: creates a volume from a dump.
 
 use std::env;
-use std::fs::File;
-use std::io::{self, BufReader, Seek};
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use backup::Manifest;
 use chunk::{BackupId, BlockStore};
 use clap::ValueHint;
-use command::error::CliError;
+use command::error::{CliError, ErrorAt};
 use command::output;
 use dump::{CheckedDump, DumpError, Live, Reader};
 use meta::{Engine, Volume, VolumeError};
@@ -144,28 +144,35 @@ fn discard(url: &MetaUrl) -> Result<(), CliError> {
 #[derive(Debug)]
 pub(crate) enum Input {
     Path(PathBuf),
-    /// A copy of standard input.
-    Copy(File),
+    /// A copy of something that can be read only once, such as standard input, and its name.
+    Copy(File, String),
     /// A backup in an object store.
     Backup(Arc<BlockStore>, BackupId, Manifest),
 }
 
 impl Input {
     fn new(path: Option<&Path>) -> Result<Input, CliError> {
-        match path.filter(|path| *path != Path::new(STANDARD)) {
-            Some(path) => Ok(Input::Path(path.to_owned())),
-            None => copy().map(Input::Copy).map_err(|error| {
-                CliError::new(format!("cannot keep a copy of standard input: {error}"))
-                    .at(env::temp_dir().display())
-                    .advise("write the dump to a file first, and name it")
-            }),
-        }
+        let is_pipe = |path: &Path| fs::metadata(path).is_ok_and(|of| !of.is_file() && !of.is_dir());
+        let (name, copied) = match path.filter(|path| *path != Path::new(STANDARD)) {
+            Some(path) if is_pipe(path) => {
+                let file = File::open(path).at(path.display())?;
+                (path.display().to_string(), copy(file))
+            }
+            Some(path) => return Ok(Input::Path(path.to_owned())),
+            None => ("standard input".to_owned(), copy(io::stdin().lock())),
+        };
+        let copied = copied.map_err(|error| {
+            CliError::new(format!("cannot keep a copy of {name}: {error}"))
+                .at(env::temp_dir().display())
+                .advise("write the dump to a file first, and name it")
+        })?;
+        Ok(Input::Copy(copied, name))
     }
 
     fn open(&self) -> Result<Reader, DumpError> {
         let file = match self {
             Input::Path(path) => File::open(path)?,
-            Input::Copy(file) => {
+            Input::Copy(file, _) => {
                 let mut file = file.try_clone()?;
                 file.rewind()?;
                 file
@@ -176,10 +183,10 @@ impl Input {
     }
 }
 
-/// Copies standard input to a file without a name.
-fn copy() -> io::Result<File> {
+/// Copies all input to a file without a name.
+fn copy(mut input: impl Read) -> io::Result<File> {
     let mut file = dump::scratch()?;
-    io::copy(&mut io::stdin().lock(), &mut file)?;
+    io::copy(&mut input, &mut file)?;
     Ok(file)
 }
 
@@ -197,12 +204,12 @@ fn load_error(error: DumpError, url: &MetaUrl, input: &Input, stage: Stage) -> C
     let failed = CliError::new(&error);
     let is_empty = match input {
         Input::Path(path) => path.metadata().is_ok_and(|metadata| metadata.len() == 0),
-        Input::Copy(file) => file.metadata().is_ok_and(|metadata| metadata.len() == 0),
+        Input::Copy(file, _) => file.metadata().is_ok_and(|metadata| metadata.len() == 0),
         Input::Backup(..) => false,
     };
     let input = match input {
         Input::Path(path) => path.display().to_string(),
-        Input::Copy(_) => "standard input".to_owned(),
+        Input::Copy(_, name) => name.clone(),
         Input::Backup(_, backup, _) => format!("backup {}", backup.0),
     };
     let is_of_dump = matches!(

@@ -7,7 +7,7 @@ mod tree;
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -415,6 +415,25 @@ fn discarded_load_leaves_an_empty_database() {
     limen(&["destroy", "--yes", "--keep-objects", &url]).ok();
     assert!(!place.path("new.db").exists());
     is_clean(&place.url());
+}
+
+#[test]
+fn dump_replaces_neither_a_pipe_nor_the_database_and_load_reads_a_pipe() {
+    let place = Place::formatted();
+    let (pipe, file) = (place.text("pipe"), place.text("dump"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    limen(&["dump", &place.url(), &pipe]).failed(2, &["not a regular file", "standard output"]);
+    assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+    limen(&["dump", &place.url(), &place.text("vol.db")]).failed(2, &["the volume's database"]);
+    is_clean(&place.url());
+    limen(&["dump", &place.url(), &file]).ok();
+    let url = format!("sqlite://{}", place.text("new.db"));
+    let mut writer = Command::new("sh").args(["-c", r#"cat "$0" >"$1""#, &file, &pipe]).spawn().unwrap();
+    let loaded = limen(&["load", &url, &pipe]);
+    let _ = writer.kill();
+    writer.wait().unwrap();
+    loaded.ok();
+    is_clean(&url);
 }
 
 #[test]
