@@ -43,7 +43,8 @@ impl Shared {
                 self.jitter.pause(attempt);
             }
             let source = CachedSource::new(&read_set, &self.key_cache);
-            let options = Options { blind: true, shard, max_preconditions: self.max_ops - ROOM, show: false };
+            let max_preconditions = self.max_ops - ROOM;
+            let options = Options { blind: true, shard, read_at, max_preconditions, show: false };
             let batch = keyspace::decide(&self.keys, txns, &source, options);
             let fresh = read_at > 0 && batch.queried.iter().all(|query| read_set.has(query));
             if let Some(damaged) = batch.damaged() {

@@ -117,7 +117,10 @@ impl Shared {
 
     /// Decides with the known values, or returns what else must be read.
     fn plan(&self, txns: &[Txn], shard: u64, source: &dyn Source) -> Answer<Plan> {
-        let options = Options { blind: false, shard, max_preconditions: MAX_PRECONDITIONS, show: true };
+        // Everything is read as of one moment.
+        let read_at = u64::MAX;
+        let options =
+            Options { blind: false, shard, read_at, max_preconditions: MAX_PRECONDITIONS, show: true };
         let batch = decide(&self.keys, txns, source, options);
         let key = self.keys.head(shard);
         let mut queried = batch.queried.clone();

@@ -187,6 +187,7 @@ impl State<'_> {
         *old = InodeState {
             stored: Some(Stored { inode: *inode, rows: 0 }),
             base: old.base.take(),
+            base_version: old.base_version,
             base_parts: old.base_parts,
             dirty: true,
             links: part,
@@ -295,7 +296,7 @@ impl State<'_> {
             return Ok(());
         }
         let span = self.keys.rows(ino, from, to);
-        let gone = self.values_in(&span)?;
+        let gone = self.rows_in(ino, &span)?;
         let rows = gone.iter().map(|(key, value)| decode_row(key, value)).collect::<Result<Vec<_>, _>>()?;
         self.query_counts(&rows)?;
         rows.iter().try_for_each(|row| self.release(row))?;
@@ -318,7 +319,7 @@ impl State<'_> {
         if !self.exists(ino)? {
             return Ok(());
         }
-        let rows_of_chunk = self.values_in(&self.keys.chunk(ino, chunk))?;
+        let rows_of_chunk = self.rows_in(ino, &self.keys.chunk(ino, chunk))?;
         let oldest: Vec<(Vec<u8>, Bytes)> = rows_of_chunk.into_iter().take(count as usize).collect();
         let removed =
             oldest.iter().map(|(key, value)| decode_row(key, value)).collect::<Result<Vec<_>, _>>()?;

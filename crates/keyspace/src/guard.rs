@@ -57,7 +57,7 @@ impl State<'_> {
                 }
                 let mut found = Vec::new();
                 for (key, value) in
-                    self.values_in(&self.keys.chunk(*ino, *chunk))?.into_iter().take(rows.len())
+                    self.rows_in(*ino, &self.keys.chunk(*ino, *chunk))?.into_iter().take(rows.len())
                 {
                     found.push(decode_row(&key, &value)?);
                 }

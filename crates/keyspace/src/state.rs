@@ -26,6 +26,9 @@ pub struct Options {
     pub blind: bool,
     /// The usage shard that this batch changes; no other commit should use it at the same time. Not 0.
     pub shard: u64,
+    /// The moment as of which the source has ranges, if it may have keys as of a later moment; otherwise `u64::MAX`.
+    /// Moments are compared with versions.
+    pub read_at: u64,
     /// The maximum number of preconditions of a batch. A batch of one transaction may have more.
     pub max_preconditions: usize,
     /// Whether to return the changed inodes. If set, the values that only they need must be known before the
@@ -65,6 +68,8 @@ pub(crate) struct InodeState {
     pub(crate) stored: Option<Stored>,
     /// Its location in the store.
     pub(crate) base: Option<InodeLocation>,
+    /// The version of the key at this location; 0 if there is none.
+    pub(crate) base_version: u64,
     /// Whether the store has parts next to its location: it is a directory there.
     pub(crate) base_parts: bool,
     pub(crate) dirty: bool,
@@ -137,8 +142,10 @@ impl<'a> State<'a> {
                     self.dirent(parent, &name, Assume::Nothing)?;
                 }
                 Some(InodeRow::Here(stored)) => {
+                    let version = held.as_ref().map_or(0, |held| held.version);
                     self.require_version(key, held.as_ref());
-                    self.inode_states.insert(ino, InodeState::found(InodeLocation::Here(ino), stored));
+                    let found = InodeState::found(InodeLocation::Here(ino), version, stored);
+                    self.inode_states.insert(ino, found);
                 }
                 Some(InodeRow::At(InodeLocation::Here(_))) | None => {
                     self.require_version(key, held.as_ref());
@@ -176,8 +183,11 @@ impl<'a> State<'a> {
         if let Some(stored) = entry.and_then(|entry| entry.stored) {
             let location = InodeLocation::At(parent, name.clone());
             let ino = stored.inode.ino;
-            let known =
-                self.inode_states.entry(ino).or_insert_with(|| InodeState::found(location.clone(), stored));
+            let version = held.as_ref().map_or(0, |held| held.version);
+            let known = self
+                .inode_states
+                .entry(ino)
+                .or_insert_with(|| InodeState::found(location.clone(), version, stored));
             if known.base.as_ref() != Some(&location) {
                 return Err(ReadStop::Missing);
             }
@@ -317,11 +327,16 @@ impl<'a> State<'a> {
         self.values.insert(key, None);
     }
 
-    /// All values of a range, without a precondition: a change of them also changes the inode that they
-    /// belong to.
-    pub(crate) fn values_in(&mut self, span: &Span) -> Result<BTreeMap<Vec<u8>, Bytes>, ReadStop> {
+    /// All rows of the inode in a range, without a precondition: a change of them also changes the inode's record,
+    /// which has a precondition. That suffices only if the record is not newer than the moment as of which the
+    /// rows were read. If it is, both must be read again.
+    pub(crate) fn rows_in(&mut self, ino: Ino, span: &Span) -> Result<BTreeMap<Vec<u8>, Bytes>, ReadStop> {
+        let stored = self.lookup.span(span)?;
+        if self.load(ino, Assume::Nothing)?.base_version > self.options.read_at {
+            return Err(ReadStop::Missing);
+        }
         let mut found = BTreeMap::new();
-        for (key, held) in self.lookup.span(span)? {
+        for (key, held) in stored {
             if !self.is_dropped(key) {
                 found.insert(key.to_vec(), held.value.clone());
             }
@@ -378,13 +393,14 @@ impl<'a> State<'a> {
 }
 
 impl InodeState {
-    fn found(location: InodeLocation, stored: Stored) -> Self {
+    fn found(location: InodeLocation, version: u64, stored: Stored) -> Self {
         let parts = stored.inode.kind.is_dir();
         let part = if parts { StatePart::Unknown } else { StatePart::Clean };
         let stored = Some(stored);
         InodeState {
             stored,
             base: Some(location),
+            base_version: version,
             base_parts: parts,
             dirty: false,
             links: part,

@@ -108,7 +108,7 @@ impl Store {
 
     /// Decides from the values that were read so far, and reads more until all preconditions hold.
     fn decide(&self, state: &State, txns: &[Txn], read_set: &mut ReadSet, show: bool) -> Batch {
-        let options = Options { blind: self.blind, shard: 7, max_preconditions: 60, show };
+        let options = Options { blind: self.blind, shard: 7, read_at: u64::MAX, max_preconditions: 60, show };
         loop {
             let batch = keyspace::decide(&self.keys, txns, read_set, options);
             assert_eq!(batch.damaged(), None);
