@@ -102,7 +102,7 @@ impl Shared {
                     (read_set, read_at) = self.read_again(batch.queried)?;
                     continue;
                 }
-                // If they do not hold, everything is read again anyway, because there is too much for one answer.
+                // If they do not hold, a request of its own reads everything again.
                 Err(_) => encode(&self.keys.join_shared_counts(batch.preconditions.clone()), &[])?,
                 Ok(request) => request,
             };
@@ -129,6 +129,11 @@ impl Shared {
                 outcomes.extend(done.into_iter().map(|done| outcome(done, revision)));
                 return Ok(());
             }
+            if request.failure.len() < otherwise.len() {
+                // With a part of the values, the next attempt would take the other ones from the cache again.
+                (read_set, read_at) = self.read_again(otherwise)?;
+                continue;
+            }
             let mut found = ReadSet::default();
             request::take(&mut found, &otherwise, answer.responses.into_iter());
             self.key_cache.note_snapshot(&self.keys, &found, revision);
@@ -147,7 +152,7 @@ impl Shared {
             })
     }
 
-    fn read_again(&self, queries: BTreeSet<KeyQuery>) -> Result<(ReadSet, u64), EngineError> {
+    fn read_again(&self, queries: impl IntoIterator<Item = KeyQuery>) -> Result<(ReadSet, u64), EngineError> {
         let (found, revision) = self.fetch(&Vec::from_iter(queries), None)?;
         self.key_cache.note_snapshot(&self.keys, &found, revision);
         Ok((found, revision))

@@ -46,8 +46,8 @@ pub(crate) fn held(kv: KeyValue) -> (Bytes, StoredValue) {
 }
 
 /// Encodes a commit. If all preconditions hold, it reads `shown` and then makes the writes; if not, it reads
-/// `otherwise`. `read_at` is the revision at which ranges were read; `most` is the server's limit of
-/// operations.
+/// `otherwise`, or nothing if these are too many reads. `read_at` is the revision at which ranges were read; `most` is
+/// the server's limit of operations.
 ///
 /// # Errors
 /// A permanent error if the commit exceeds the limit.
@@ -63,9 +63,8 @@ pub(crate) fn commit(
         preconditions.iter().map(|precondition| comparison(precondition, read_at)).collect();
     let mut success: Vec<RequestOp> = shown.iter().map(|query| read(query, 0)).collect();
     let writes: Vec<RequestOp> = writes.iter().map(write).collect();
-    // Reads that are left out here, to keep the limit, become a request of their own if they are needed.
-    let failure: Vec<RequestOp> =
-        otherwise.iter().map(|query| read(query, 0)).take(most.saturating_sub(ROOM)).collect();
+    let otherwise = if otherwise.len() + ROOM > most { &[] } else { otherwise };
+    let failure: Vec<RequestOp> = otherwise.iter().map(|query| read(query, 0)).collect();
     let beside = compare.len().max(failure.len());
     let size = group_size(success.len(), writes.len(), beside, most).ok_or_else(|| {
         EngineError::permanent(format!(

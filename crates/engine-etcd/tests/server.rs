@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use engine_etcd::{EtcdEngine, OpenError};
 use meta::{
     Effect, Engine, ErrorKind, Guard, Inode, Outcome, Record, RecordKey, Scan, ScanInclude, Session, Txn,
+    xattr_blocks,
 };
 use pool::Url;
 use suite::files::{
     add_file_in_quotas, add_nested_quotas, committed, persistently, survive_kills, until_done, wait_until,
 };
 use support::Server;
-use types::{FileType, Ino, Mode, Name, OpId, SessionId, Term, Time};
+use types::{FileType, Ino, Mode, Name, OpId, SessionId, Term, Time, XattrName};
 
 fn inode(ino: u64, kind: FileType) -> Inode {
     let now = Time::from_nanos(1_000_000_000);
@@ -495,4 +496,27 @@ fn large_batch_is_split_and_too_large_transaction_is_rejected() {
         .collect();
     assert_eq!(engine.commit(&many).unwrap().len(), 200);
     assert_eq!(inodes(&engine), 200);
+}
+
+/// A transaction with more reads than the failure branch of its commit can have. The record that would be read last
+/// gets a new version with the same value, so only the server notices that the cache is out of date.
+#[test]
+fn conflict_of_a_transaction_with_many_reads_is_resolved() {
+    const XATTRS: u64 = 118;
+    let server = Server::start();
+    let engine = volume(&server, "v_", 10..11);
+    let other = server.open("v_", false).unwrap();
+    let xattr = |number: u64| XattrName::new(format!("user.{number:03}").as_bytes()).unwrap();
+    let put = |number| Effect::PutXattr { ino: Ino(10), name: xattr(number), value: b"v"[..].into() };
+    let guard = |number| Guard::Xattr { ino: Ino(10), name: xattr(number), blocks: xattr_blocks(1) };
+    let with_all = |op| {
+        let put = Effect::PutInode(inode(100 + op, FileType::Regular));
+        txn(op, (0..XATTRS).map(guard).collect(), vec![put])
+    };
+    done(&engine, txn(1, Vec::new(), (0..XATTRS).map(put).collect()));
+    done(&engine, with_all(2));
+    done(&other, txn(3, Vec::new(), vec![put(XATTRS - 1)]));
+    let before = server.requests();
+    done(&engine, with_all(4));
+    assert_eq!(server.requests() - before, 3, "a conflict, a read and a commit");
 }
