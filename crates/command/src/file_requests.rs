@@ -81,10 +81,10 @@ pub(crate) fn start(stream: UnixStream, request: FileRequest, vfs: &Arc<Vfs>) ->
     thread::Builder::new().name("limen-tool".into()).spawn(work).map(drop)
 }
 
-/// The answer to a connection beyond [`MAX_RUNNING`].
+/// The answer to a connection beyond [`MAX_CONNECTIONS`].
 fn too_many() -> Value {
     let error = format!(
-        "the mount serves {MAX_RUNNING} connections of tools already: run the command again when others have ended"
+        "the mount serves {MAX_CONNECTIONS} connections of tools already: run the command again when others have ended"
     );
     json!({ "error": error, "errno": Errno::EAGAIN.raw() })
 }
