@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use chunk::{FILE, StorageConfig};
 use command::error::CliError;
 use command::interrupt::Interrupt;
 use command::output::{self, Columns};
@@ -70,8 +71,8 @@ pub(crate) fn run(
     rounds: usize,
     interrupt: &Interrupt,
 ) -> Result<Big, CliError> {
-    let bucket = bucket(scratch, volume_of)?;
-    let other = match (store, &bucket) {
+    let buckets = buckets(scratch, volume_of)?;
+    let other = match (store, buckets.first()) {
         (Some(store), _) => Some(Scratch::make(store)?),
         (None, Some(bucket)) => Some(Scratch::make(&parent_of(bucket))?),
         (None, None) => {
@@ -85,7 +86,7 @@ pub(crate) fn run(
     let pattern = pattern();
     for _ in 0..rounds {
         let begun = SystemTime::now();
-        let forget = || bucket.as_deref().map_or(Ok(()), |bucket| forget_objects(bucket, begun));
+        let forget = || buckets.iter().try_for_each(|bucket| forget_objects(bucket, begun));
         bar.set_message("big file");
         pass(scratch, bytes, &pattern, &mut big.here, &forget, interrupt)?;
         bar.inc(1);
@@ -156,13 +157,15 @@ fn pass(
     fs::remove_file(&path).map_err(fail)
 }
 
-/// The directory of the objects, if `scratch` is on a limenfs mount and its volume stores them in a directory
-/// that exists on this machine.
-fn bucket(scratch: &Scratch, volume_of: VolumeOf<'_>) -> Result<Option<PathBuf>, CliError> {
-    let Some(entry) = scratch.probe.entry() else { return Ok(None) };
-    let Some(volume) = volume_of(&entry.url)? else { return Ok(None) };
-    let bucket = PathBuf::from(volume.bucket);
-    Ok((volume.storage == "file" && bucket.is_dir()).then_some(bucket))
+/// The directories of the objects, if `scratch` is on a limenfs mount and its volume stores them in a directory that
+/// exists on this machine; otherwise none.
+fn buckets(scratch: &Scratch, volume_of: VolumeOf<'_>) -> Result<Vec<PathBuf>, CliError> {
+    let Some(entry) = scratch.probe.entry() else { return Ok(Vec::new()) };
+    let Some(volume) = volume_of(&entry.url)? else { return Ok(Vec::new()) };
+    let store = StorageConfig { storage: volume.storage, bucket: volume.bucket };
+    let buckets: Vec<PathBuf> = store.buckets()?.into_iter().map(PathBuf::from).collect();
+    let is_here = store.storage == FILE && buckets.iter().all(|bucket| bucket.is_dir());
+    Ok(if is_here { buckets } else { Vec::new() })
 }
 
 /// The bucket's parent directory, if it is on the same file system; otherwise the bucket itself.

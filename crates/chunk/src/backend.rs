@@ -34,6 +34,17 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
         None
     }
 
+    /// The number of the file system of the store, which other stores may share; `None` if it has none.
+    fn device(&self) -> Option<u64> {
+        None
+    }
+
+    /// The buckets over which the objects are spread, in the order of the store's address; empty if the store is one
+    /// bucket. See [`buckets_of`].
+    fn buckets(&self) -> Vec<Bucket<'_>> {
+        Vec::new()
+    }
+
     /// Creates the directories that the store itself needs, if they are missing. Call it only for a
     /// store that is known to be the right one, because nothing may be written into a directory whose file
     /// system is not mounted yet.
@@ -65,6 +76,21 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     fn remove_root(&self) -> Result<(), StoreError> {
         Ok(())
     }
+}
+
+/// A bucket of a store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bucket<'a> {
+    /// Empty if the store is one bucket.
+    pub(crate) address: &'a str,
+    pub(crate) store: &'a dyn Backend,
+}
+
+/// The buckets of a store, at least one. Requests to them reach all objects there, also objects that belong in another
+/// bucket.
+pub(crate) fn buckets_of(store: &dyn Backend) -> Vec<Bucket<'_>> {
+    let buckets = store.buckets();
+    if buckets.is_empty() { vec![Bucket { address: "", store }] } else { buckets }
 }
 
 /// Why a request to a store failed.

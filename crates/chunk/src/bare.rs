@@ -4,9 +4,10 @@ use bytes::Bytes;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::ChunkError;
-use crate::backend::{Backend, StoreError};
+use crate::backend::{Backend, StoreError, buckets_of};
 use crate::direct::list;
 use crate::error::store_error;
+use crate::probe;
 use crate::services::{self, StorageConfig};
 
 /// A store whose objects are read and written as they are. All methods block.
@@ -68,6 +69,36 @@ impl BareStore {
     /// [`ChunkError::Store`].
     pub fn list(&self, prefix: &str) -> Result<Vec<String>, ChunkError> {
         list(&*self.backend, prefix)
+    }
+
+    /// The number of buckets.
+    pub fn buckets(&self) -> usize {
+        buckets_of(&*self.backend).len()
+    }
+
+    /// Stores an object in each bucket, whose key contains `run` and the index of the bucket. [`BareStore::find_probes`]
+    /// of another store then shows which buckets both stores have.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn put_probes(&self, run: &str) -> Result<(), ChunkError> {
+        probe::put(&buckets_of(&*self.backend), run)
+    }
+
+    /// The indexes of the probes that are in each bucket of this store.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn find_probes(&self, run: &str) -> Result<Vec<Vec<usize>>, ChunkError> {
+        probe::find(&buckets_of(&*self.backend), run)
+    }
+
+    /// Removes the probes that this store has stored.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn remove_probes(&self, run: &str) -> Result<(), ChunkError> {
+        probe::remove(&buckets_of(&*self.backend), run)
     }
 
     /// Removes the directory `prefix` of a `file` store, if it is empty. Other stores do nothing.

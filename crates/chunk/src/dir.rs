@@ -142,6 +142,10 @@ impl Backend for Dir {
         Some(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
+    fn device(&self) -> Option<u64> {
+        fs::metadata(&self.root).ok().map(|metadata| metadata.dev())
+    }
+
     fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), StoreError> {
         let target = self.root.join(key);
         let name = key.rsplit('/').next().unwrap_or(key);

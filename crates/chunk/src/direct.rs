@@ -4,8 +4,9 @@
 use std::fmt;
 
 use crate::ChunkError;
-use crate::backend::{Backend, StoreError};
+use crate::backend::{Backend, Bucket, StoreError, buckets_of};
 use crate::error::store_error;
+use crate::parallel::on_each;
 
 /// The key of the marker. It is never compressed or encrypted, and it is not a block.
 pub const MARKER: &str = "limen-volume";
@@ -23,17 +24,31 @@ pub(crate) const BACKUPS: &str = "backups/";
 #[derive(Clone, Copy, Debug)]
 pub struct DirectStore<'a>(pub(crate) &'a dyn Backend);
 
-impl DirectStore<'_> {
-    /// Returns the text of the marker; `None` if the store has no marker.
+/// A bucket of a store, and its marker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketMarker {
+    /// The address of the bucket; empty if the store is one bucket.
+    pub address: String,
+    /// The text of the marker; `None` if the bucket has no marker.
+    pub text: Option<Vec<u8>>,
+}
+
+impl<'a> DirectStore<'a> {
+    /// The markers of all buckets, in the order of the store's address.
     ///
     /// # Errors
-    /// [`ChunkError::Store`] if the marker cannot be read.
-    pub fn marker(&self) -> Result<Option<Vec<u8>>, ChunkError> {
-        match self.0.get_whole(MARKER, MAX_MARKER_BYTES) {
+    /// [`ChunkError::Store`] if a marker cannot be read.
+    pub fn markers(&self) -> Result<Vec<BucketMarker>, ChunkError> {
+        let read = |_, store: &dyn Backend| match store.get_whole(MARKER, MAX_MARKER_BYTES) {
             Ok(text) => Ok(Some(text.to_vec())),
             Err(StoreError::NotFound) => Ok(None),
             Err(error) => Err(store_error("read", MARKER, error)),
-        }
+        };
+        let buckets = self.buckets();
+        let texts = on_each(&buckets, read).into_iter().zip(&buckets);
+        texts
+            .map(|(text, bucket)| Ok(BucketMarker { address: bucket.address.to_owned(), text: text? }))
+            .collect()
     }
 
     /// Whether the store has no block and no backup. A new volume must not share a store with another one,
@@ -43,6 +58,10 @@ impl DirectStore<'_> {
     /// [`ChunkError::Store`] if the store cannot be listed.
     pub fn is_empty(&self) -> Result<bool, ChunkError> {
         Ok(list(self.0, ROOT)?.is_empty() && list(self.0, BACKUPS)?.is_empty())
+    }
+
+    pub(crate) fn buckets(&self) -> Vec<Bucket<'a>> {
+        buckets_of(self.0)
     }
 }
 

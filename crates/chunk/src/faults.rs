@@ -155,6 +155,10 @@ impl Backend for Faulty {
         self.inner.free_bytes()
     }
 
+    fn device(&self) -> Option<u64> {
+        self.inner.device()
+    }
+
     fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), StoreError> {
         self.call(StoreCall::Put, || self.inner.put(key, data, trailer)).map(|_| ())
     }

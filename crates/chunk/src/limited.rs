@@ -8,7 +8,7 @@ use bytes::Bytes;
 use host::Instant;
 use metrics::{WaitTarget, wait_on};
 
-use crate::backend::{Backend, StoreError};
+use crate::backend::{Backend, Bucket, StoreError};
 
 /// The most bytes per second that are sent to a store and received from it; `None` for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,6 +70,10 @@ impl Limited {
 impl Backend for Limited {
     fn free_bytes(&self) -> Option<u64> {
         self.inner.free_bytes()
+    }
+
+    fn buckets(&self) -> Vec<Bucket<'_>> {
+        self.inner.buckets()
     }
 
     fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), StoreError> {

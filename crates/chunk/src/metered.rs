@@ -98,6 +98,10 @@ impl Backend for Metered {
         self.inner.free_bytes()
     }
 
+    fn device(&self) -> Option<u64> {
+        self.inner.device()
+    }
+
     fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), StoreError> {
         let size = data.len() + trailer.len();
         self.meters.put.request("put", || self.inner.put(key, data, trailer))?;

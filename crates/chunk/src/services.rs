@@ -12,6 +12,8 @@ use crate::dir::Dir;
 use crate::error::store_error;
 use crate::kinds::{FILE, MEMORY, STORES};
 use crate::remote::{Put, Remote};
+use crate::sharded::{Shard, join};
+use crate::shards::addresses;
 
 /// The location of a volume's blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +34,20 @@ pub struct StorageConfig {
     ///   `AZURE_STORAGE_KEY`.
     /// - `webdav`: `https://HOST[:PORT]/PATH`, with `WEBDAV_USERNAME` and `WEBDAV_PASSWORD`.
     /// - `sftp`: `sftp://[USER@]HOST[:PORT]/PATH`, through the `ssh` command and its configuration.
+    ///
+    /// With [`SHARDS`](crate::SHARDS) before it, and a range such as `{0..15}` in it, it is the address of several
+    /// buckets.
     pub bucket: String,
+}
+
+impl StorageConfig {
+    /// The addresses of the buckets: one, or all that the address names.
+    ///
+    /// # Errors
+    /// [`ChunkError::Config`] if the address has no valid range of buckets.
+    pub fn buckets(&self) -> Result<Vec<String>, ChunkError> {
+        addresses(&self.bucket)
+    }
 }
 
 pub(crate) fn open(
@@ -40,8 +55,30 @@ pub(crate) fn open(
     create: bool,
     runtime: &Handle,
 ) -> Result<Box<dyn Backend>, ChunkError> {
-    match config.storage.as_str() {
-        FILE => open_dir(&config.bucket, create),
+    open_buckets(config, create, runtime).map(join)
+}
+
+/// Opens each bucket of a store.
+pub(crate) fn open_buckets(
+    config: &StorageConfig,
+    create: bool,
+    runtime: &Handle,
+) -> Result<Vec<Shard>, ChunkError> {
+    let open = |address: String| {
+        let store = open_bucket(&config.storage, &address, create, runtime)?;
+        Ok(Shard { address, store })
+    };
+    config.buckets()?.into_iter().map(open).collect()
+}
+
+fn open_bucket(
+    storage: &str,
+    bucket: &str,
+    create: bool,
+    runtime: &Handle,
+) -> Result<Box<dyn Backend>, ChunkError> {
+    match storage {
+        FILE => open_dir(bucket, create),
         MEMORY => {
             let operator = Operator::new(Memory::default())
                 .map_err(|error| ChunkError::Config(format!("cannot open a store in memory: {error}")))?;
@@ -50,25 +87,25 @@ pub(crate) fn open(
         #[cfg(feature = "s3")]
         "s3" => {
             install_transport();
-            remote(crate::s3::operator(&config.bucket)?, Put::Atomic, runtime)
+            remote(crate::s3::operator(bucket)?, Put::Atomic, runtime)
         }
         #[cfg(feature = "gcs")]
         "gcs" => {
             install_transport();
-            remote(crate::others::gcs(&config.bucket)?, Put::Atomic, runtime)
+            remote(crate::others::gcs(bucket)?, Put::Atomic, runtime)
         }
         #[cfg(feature = "azblob")]
         "azblob" => {
             install_transport();
-            remote(crate::others::azblob(&config.bucket)?, Put::Atomic, runtime)
+            remote(crate::others::azblob(bucket)?, Put::Atomic, runtime)
         }
         #[cfg(feature = "webdav")]
         "webdav" => {
             install_transport();
-            remote(crate::others::webdav(&config.bucket)?, Put::Renamed(Default::default()), runtime)
+            remote(crate::others::webdav(bucket)?, Put::Renamed(Default::default()), runtime)
         }
         #[cfg(feature = "sftp")]
-        "sftp" => remote(crate::others::sftp(&config.bucket)?, Put::Renamed(Default::default()), runtime),
+        "sftp" => remote(crate::others::sftp(bucket)?, Put::Renamed(Default::default()), runtime),
         other => {
             let known: Vec<&str> = STORES.iter().map(|store| store.name).collect();
             let known = known.join(", ");

@@ -29,6 +29,7 @@ use crate::packed::pack;
 use crate::pages::{BlockKey, page_key};
 use crate::secret::Encryption;
 use crate::services::{self, StorageConfig};
+use crate::sharded::{Shard, join};
 use crate::staging::{Staging, WritebackOptions};
 use crate::uploader::Uploads;
 
@@ -130,13 +131,16 @@ impl BlockStore {
             .map_err(|error| {
                 ChunkError::Config(format!("cannot start the threads of the block store: {error}"))
             })?;
-        let backend = services::open(config, options.create, runtime.handle())?;
-        let backend = match options.faults {
-            Some(faults) => Box::new(Faulty::new(backend, faults)),
-            None => backend,
-        };
         let meters = Arc::new(StoreMeters::default());
-        let mut backend: Box<dyn Backend> = Box::new(Metered::new(backend, Arc::clone(&meters)));
+        let wrap = |Shard { address, store }| {
+            let store = match &options.faults {
+                Some(faults) => Box::new(Faulty::new(store, Arc::clone(faults))),
+                None => store,
+            };
+            Shard { address, store: Box::new(Metered::new(store, Arc::clone(&meters))) }
+        };
+        let buckets = services::open_buckets(config, options.create, runtime.handle())?;
+        let mut backend = join(buckets.into_iter().map(wrap).collect());
         if options.limits != TrafficLimits::default() {
             backend = Box::new(Limited::new(backend, options.limits));
         }

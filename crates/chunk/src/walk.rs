@@ -65,8 +65,10 @@ impl BlockStore {
         let inner = &self.inner;
         inner.forget_all();
         let mut removed = 0;
-        let store = inner.staging().map(|staging| staging.store());
-        for backend in store.into_iter().chain([&*inner.backend]) {
+        // A request to all buckets does not reach objects that belong in another bucket, such as those of a copy.
+        let buckets = self.direct().buckets().into_iter().map(|bucket| bucket.store);
+        let staged = inner.staging().map(|_| &*inner.backend);
+        for backend in buckets.chain(staged) {
             for prefix in [ROOT, BACKUPS] {
                 walk::<E>(backend, prefix, &mut |key| {
                     progress(removed)?;

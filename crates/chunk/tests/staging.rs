@@ -129,15 +129,16 @@ fn a_store_that_did_not_answer_is_checked_before_it_is_used() {
     let bench = Bench::new();
     let data = pattern(1, 1000);
     bench.plain().put_slice(SliceId(1), &data).unwrap();
-    bench.plain().put_marker("another's").unwrap();
+    bench.plain().put_markers(&|_, _| "another's".to_owned()).unwrap();
     let open = |max_bytes| {
         let writeback = Some(bench.writeback(max_bytes));
         let store = bench.open_unchecked(StoreOptions { writeback, ..StoreOptions::default() });
-        let check =
-            StoreCheck::new(|store| match store.marker().map_err(|error| error.to_string())?.as_deref() {
+        let check = StoreCheck::new(|store| {
+            match store.markers().map_err(|error| error.to_string())?[0].text.as_deref() {
                 Some(b"mine") => Ok(()),
                 _ => Err("it is not mine".to_owned()),
-            });
+            }
+        });
         store.begin_uploads(Some(check)).unwrap();
         store
     };
@@ -156,7 +157,7 @@ fn a_store_that_did_not_answer_is_checked_before_it_is_used() {
     refused(read(&store, 1, data.len()).map(drop));
     refused(store.delete_slice(SliceId(1), data.len() as u32));
     assert_eq!((bench.staged().0, blocks(&bench.plain())), (1, 1));
-    bench.plain().put_marker("mine").unwrap();
+    bench.plain().put_markers(&|_, _| "mine".to_owned()).unwrap();
     drain(&store);
     assert_eq!(read(&store, 1, data.len()).unwrap(), data);
     direct.put_slice(SliceId(3), &data).unwrap();

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chunk::{
-    BlockFault, BlockStore, ChunkError, PAGE_BYTES, StorageConfig, StoreOptions, StoredBlock, object_key,
+    BlockFault, BlockStore, BucketMarker, ChunkError, PAGE_BYTES, StorageConfig, StoreOptions, StoredBlock,
+    object_key,
 };
 use tempfile::TempDir;
 use types::{BLOCK_BYTES, Errno, Slice, SliceId, SliceSource};
@@ -29,6 +30,14 @@ fn file_store(dir: &Path) -> Arc<BlockStore> {
 
 fn memory_store() -> Arc<BlockStore> {
     BlockStore::open(&StorageConfig { storage: "memory".into(), bucket: String::new() }, CACHE).unwrap()
+}
+
+/// The marker of a store with one bucket.
+fn marker(store: &BlockStore) -> Option<Vec<u8>> {
+    let markers = store.direct().markers().unwrap();
+    let [BucketMarker { address, text }] = &markers[..] else { panic!("{markers:?}") };
+    assert_eq!(address, "");
+    text.clone()
 }
 
 fn pattern(len: usize) -> Bytes {
@@ -227,7 +236,7 @@ fn a_missing_or_unmarked_directory_is_not_written_to() {
 
     fs::create_dir(&root).unwrap();
     let store = open().unwrap();
-    assert_eq!(store.direct().marker().unwrap(), None);
+    assert_eq!(marker(&store), None);
     store.check_readable().unwrap();
     store.put_slice(SliceId(1), &pattern(100)).unwrap_err();
     assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
@@ -241,8 +250,8 @@ fn the_marker_is_not_a_block_and_is_removed_last() {
     let parent = TempDir::new().unwrap();
     let root = parent.path().join("bucket");
     for store in [file_store(&root), memory_store()] {
-        store.put_marker("mine").unwrap();
-        assert_eq!(store.direct().marker().unwrap().unwrap(), b"mine");
+        store.put_markers(&|_, _| "mine".to_owned()).unwrap();
+        assert_eq!(marker(&store).unwrap(), b"mine");
         assert!(store.direct().is_empty().unwrap());
         store.put_slice(SliceId(1), &pattern(100)).unwrap();
         let mut blocks = Vec::new();
@@ -258,9 +267,9 @@ fn the_marker_is_not_a_block_and_is_removed_last() {
         }
         store.remove_blocks::<ChunkError>(&mut |_| Ok(())).unwrap();
         assert_eq!(store.modified(&blocks[0]).unwrap(), None);
-        assert_eq!(store.direct().marker().unwrap().unwrap(), b"mine");
-        store.remove_marker().unwrap();
-        assert_eq!(store.direct().marker().unwrap(), None);
+        assert_eq!(marker(&store).unwrap(), b"mine");
+        store.remove_markers().unwrap();
+        assert_eq!(marker(&store), None);
     }
     assert!(!root.exists());
 }

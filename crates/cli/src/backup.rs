@@ -1,6 +1,5 @@
 //! `limen backup`: lists, makes and restores the backups of a volume's metadata in its object store.
 
-use std::path::absolute;
 use std::sync::Arc;
 
 use backup::Manifest;
@@ -17,6 +16,7 @@ use serde_json::{Value, json};
 use types::Time;
 
 use crate::adopt::{adopt_store, refuse_used_store};
+use crate::bucket::named_store;
 use crate::confirm::confirm;
 use crate::dump::dump_error;
 use crate::format::storage_parser;
@@ -153,16 +153,19 @@ pub(crate) fn run(args: &BackupArgs) -> Result<(), CliError> {
 }
 
 fn list(args: &ListArgs) -> Result<(), CliError> {
-    let store = match &args.url {
+    let (store, bucket) = match &args.url {
         Some(url) => {
             let url = volume_url(url)?;
             let (_, volume) = url.open_volume()?;
             refuse_memory(&volume, &url)?;
-            open_without_key(&volume)?
+            (open_without_key(&volume)?, volume.bucket)
         }
-        None => StoreLocation::new(&args.place)?.open(None)?,
+        None => {
+            let place = StoreLocation::new(&args.place)?;
+            (place.open(None)?, place.config.bucket)
+        }
     };
-    let marker = marker::of(&store)?;
+    let marker = marker::of(&store, &bucket)?;
     let mut found = Vec::new();
     for backup in store.backups()? {
         let manifest = if backup.is_complete { Manifest::read(&store, backup.id) } else { Ok(None) };
@@ -253,7 +256,7 @@ fn restore(args: &RestoreArgs) -> Result<(), CliError> {
     }
     let place = StoreLocation::new(&args.place)?;
     let store = place.open(None)?;
-    let marker = marker::of(&store)?;
+    let marker = marker::of(&store, &place.config.bucket)?;
     let (backup, manifest) = choose(&store, &place, args.id, marker.as_ref())?;
     let name = manifest.name.clone();
     if let Some(other) = marker.filter(|marker| marker.uuid != manifest.volume) {
@@ -299,7 +302,7 @@ fn restore(args: &RestoreArgs) -> Result<(), CliError> {
         )?;
     }
     let bare = place.open(None)?;
-    let owner = marker::of(&bare)?;
+    let owner = marker::of(&bare, &place.config.bucket)?;
     let inodes = checked.tail.inodes;
     output::result(
         args.json,
@@ -460,11 +463,7 @@ impl StoreLocation {
         if args.storage == MEMORY {
             return Err(CliError::usage("objects in memory end with their mount").at("--storage memory"));
         }
-        let bucket = match args.storage.as_str() {
-            FILE => absolute(bucket).usage().at(bucket)?.to_string_lossy().into_owned(),
-            _ => bucket.clone(),
-        };
-        Ok(StoreLocation { config: StorageConfig { storage: args.storage.clone(), bucket } })
+        Ok(StoreLocation { config: named_store(&args.storage, bucket)? })
     }
 
     fn open(&self, encryption: Option<Encryption>) -> Result<Arc<BlockStore>, CliError> {

@@ -103,9 +103,8 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), CliError> {
         url::remove_database(path)?;
     }
     drop(lock);
-    // The marker is removed last: without it, an interrupted destroy could not be repeated, because
-    // `store_of` would fail.
-    if let Some(Err(error)) = store.map(|store| store.remove_marker()) {
+    // The marker is removed last, because a volume is not served or destroyed without its marker.
+    if let Some(Err(error)) = store.map(|store| store.remove_markers()) {
         let failed = store_error(&volume, &error);
         return Err(failed.advise(format!("the volume is removed; remove the object {MARKER} there by hand")));
     }

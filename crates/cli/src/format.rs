@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf, absolute};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use acl::sid_rules::SidRules;
-use chunk::{Cipher, Compression, EncryptionSettings, FILE, MARKER, MEMORY, STORES, StoreOptions};
+use chunk::{
+    Cipher, Compression, EncryptionSettings, FILE, MARKER, MEMORY, STORES, StorageConfig, StoreOptions,
+};
 use clap::ValueHint;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use command::error::{CliError, ErrorAt};
@@ -16,6 +18,7 @@ use meta::{AclKind, DEFAULT_BACKUP_SECS, DEFAULT_INLINE_BYTES, Engine, Volume, V
 use ops::{Authority, SetAttr};
 use types::{Ino, Time};
 
+use crate::bucket::{named_store, refuse_range};
 use crate::marker;
 use crate::parse::{Choice, one_of, parse_inline, parse_name};
 use crate::store::{self, KeyArgs, open_store, store_error};
@@ -29,7 +32,9 @@ Examples:
   limen format sqlite:///srv/big.db big --bucket /data/big --capacity 10T --inodes 50000000
   limen format sqlite:///srv/plain.db plain --acl off
   limen format sqlite:///srv/cloud.db cloud --storage s3 --bucket s3://mybucket/cloud \\
-      --compress zstd --encrypt aes-256-gcm --key-file cloud.key")]
+      --compress zstd --encrypt aes-256-gcm --key-file cloud.key
+  limen format redis://db.example/ disks --bucket 'shards:/mnt/disk{0..3}/limen'
+      objects are spread over four directories")]
 pub(crate) struct FormatArgs {
     /// Where to store the metadata, e.g. sqlite:///var/lib/limen/home.db; limen --help lists the kinds of
     /// URLs
@@ -43,7 +48,8 @@ pub(crate) struct FormatArgs {
     storage: String,
     /// Where to store the objects; must be empty. With --storage file a directory [default: the database's
     /// path with the suffix .data instead of .db], with --storage s3 s3://BUCKET/PREFIX or
-    /// https://HOST:PORT/BUCKET/PREFIX; limen --help has an example of each form
+    /// https://HOST:PORT/BUCKET/PREFIX; limen --help has an example of each form. To spread the objects over several
+    /// buckets, write shards: before the address, and a range such as {0..15} in it
     #[arg(long, value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     bucket: Option<String>,
     /// How to compress data before it is stored in the object store
@@ -101,12 +107,13 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), CliError> {
                 .advise(format!("run limen mount {url} MOUNTPOINT")));
         }
     };
+    let store = store(args, file)?;
     refuse_existing(&url, file)?;
     let volume = Volume {
         name: args.name.clone(),
         uuid: new_uuid()?,
-        storage: args.storage.clone(),
-        bucket: bucket(args, file)?,
+        storage: store.storage.clone(),
+        bucket: store.bucket.clone(),
         compression: args.compress.name().to_owned(),
         encryption: encryption(args)?,
         acl: args.acl,
@@ -124,12 +131,11 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), CliError> {
         moves: 0,
         created: Time::now(),
     };
-    if args.storage == FILE {
-        check_bucket(Path::new(&volume.bucket))?;
-    }
+    let directories = if args.storage == FILE { store.buckets()? } else { Vec::new() };
+    directories.iter().try_for_each(|bucket| check_bucket(Path::new(bucket)))?;
     let made = create_volume(&url, args, &volume);
-    if made.is_err() && args.storage == FILE {
-        remove_empty(Path::new(&volume.bucket));
+    if made.is_err() {
+        directories.iter().for_each(|bucket| remove_empty(Path::new(bucket)));
     }
     made?;
     if args.storage == MEMORY {
@@ -229,14 +235,17 @@ fn give_root_directory(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<(), Cli
     url.client(engine, 1)?.run(&owner, &Authority::Kernel { revisions: None }).map(drop).at(url)
 }
 
-fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, CliError> {
+fn store(args: &FormatArgs, database: Option<&Path>) -> Result<StorageConfig, CliError> {
     let bucket = match (&args.bucket, args.storage.as_str()) {
         (Some(_), MEMORY) => {
             return Err(CliError::usage("--bucket does not apply to --storage memory").advise("omit it"));
         }
-        (None, MEMORY) => return Ok(String::new()),
-        (None, FILE) => match database {
-            Some(database) => database.with_extension("data"),
+        (None, MEMORY) => String::new(),
+        (None, FILE) => match database.map(|database| database.with_extension("data")) {
+            Some(path) => path
+                .to_str()
+                .map(str::to_owned)
+                .ok_or_else(|| CliError::usage("the bucket's path is not UTF-8").at(path.display()))?,
             None => {
                 return Err(CliError::usage("a volume on a database server needs a place for its file data")
                     .advise(
@@ -252,11 +261,12 @@ fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, CliError
             return Err(CliError::usage(format!("--storage {kind} needs a bucket"))
                 .advise(format!("write for example {}", examples.join(" or "))));
         }
-        (Some(bucket), FILE) => absolute(bucket).usage().at(bucket)?,
-        (Some(bucket), _) => return Ok(bucket.clone()),
+        (Some(bucket), storage) => {
+            refuse_range(bucket)?;
+            return named_store(storage, bucket);
+        }
     };
-    let text = bucket.to_str().map(str::to_owned);
-    text.ok_or_else(|| CliError::usage("the bucket's path is not UTF-8").at(bucket.display()))
+    Ok(StorageConfig { storage: args.storage.clone(), bucket })
 }
 
 /// Accepts a directory that does not exist, is empty, or has only the empty directories of a failed format.

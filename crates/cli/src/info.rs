@@ -10,17 +10,18 @@ use std::path::Path;
 
 use acl::nfs4::Nfs4Acl;
 use acl::posix::PosixAcl;
-use chunk::object_key;
+use chunk::{bucket_of, object_key};
 use clap::ValueHint;
 use command::error::{CliError, ErrorAt};
 use command::output::{self, Table};
 use command::paths;
 use command::units::show_size;
 use inspect::Domains;
-use meta::{Engine, EngineError, Inode, Record, RecordKey, Scan, ScanInclude};
+use meta::{Engine, EngineError, Inode, Record, RecordKey, Scan, ScanInclude, Volume};
 use serde_json::{Value, json};
 use types::{AclId, BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceSource};
 
+use crate::bucket::store_of;
 use crate::modes::kind_name;
 use crate::summary::{self, Sum};
 use crate::target::{Target, volume_behind};
@@ -60,7 +61,7 @@ const PAGE: usize = 1024;
 
 pub(crate) fn run(args: &InfoArgs) -> Result<(), CliError> {
     let mut shower = Shower { args, values: Vec::new() };
-    let mut open: HashMap<u64, (String, Database)> = HashMap::new();
+    let mut open: HashMap<u64, (Volume, Database)> = HashMap::new();
     for text in &args.paths {
         let target = Target::parse(text)?;
         if let (Target::Local(path), true) = (&target, args.inode.is_empty()) {
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), CliError> {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(place) => {
                     let (database, volume) = volume_behind(path, device)?;
-                    place.insert((volume.name, database))
+                    place.insert((volume, database))
                 }
             };
             if metadata.is_file() {
@@ -88,11 +89,11 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), CliError> {
         let engine = database.engine();
         let above = |inode: &Inode| inode.kind.is_dir().then_some(inode.parent.0);
         if args.inode.is_empty() {
-            shower.show(&*engine, &volume.name, [target.show(), target.show()], ino, above)?;
+            shower.show(&*engine, &volume, [target.show(), target.show()], ino, above)?;
         }
         for number in &args.inode {
             let shown = format!("inode {number} of {}", target.show());
-            shower.show(&*engine, &volume.name, [shown, target.show()], Ino(*number), above)?;
+            shower.show(&*engine, &volume, [shown, target.show()], Ino(*number), above)?;
         }
     }
     if args.json { output::print_json(&Value::Array(shower.values)) } else { Ok(()) }
@@ -109,7 +110,7 @@ impl Shower<'_> {
     fn show(
         &mut self,
         engine: &dyn Engine,
-        volume: &str,
+        volume: &Volume,
         [shown, raw]: [String; 2],
         ino: Ino,
         parent: impl FnOnce(&Inode) -> Option<u64>,
@@ -242,10 +243,11 @@ impl Details {
         Some(self.acls.get(&id).map_or("missing from the database", String::as_str))
     }
 
-    fn to_text(&self, path: &str, volume: &str, parent: Option<u64>, totals: Option<&Totals>) -> String {
+    fn to_text(&self, path: &str, volume: &Volume, parent: Option<u64>, totals: Option<&Totals>) -> String {
         let inode = &self.inode;
+        let buckets = several_buckets(volume);
         let mut table = Table::default();
-        table.row("volume", volume);
+        table.row("volume", &volume.name);
         table.row("inode", inode.ino);
         table.row("type", kind_name(inode.kind));
         table.row("mode", inode.mode);
@@ -268,7 +270,9 @@ impl Details {
                 let place = format!("{}+{}", chunk.start() + u64::from(slice.pos), slice.len);
                 table.row(format!("chunk {chunk}"), format!("{place}  {}", source_text(&slice.source)));
                 for key in objects(slice) {
-                    table.row("", format!("    {key}"));
+                    let bucket =
+                        bucket_of(&buckets, &key).map_or_else(String::new, |bucket| format!(" in {bucket}"));
+                    table.row("", format!("    {key}{bucket}"));
                 }
             }
         }
@@ -278,25 +282,30 @@ impl Details {
         format!("{path}\n{}", indent(&table.render()))
     }
 
-    fn to_json(&self, path: &str, volume: &str, parent: Option<u64>, totals: Option<&Totals>) -> Value {
+    fn to_json(&self, path: &str, volume: &Volume, parent: Option<u64>, totals: Option<&Totals>) -> Value {
         let inode = &self.inode;
         let acl = |id: AclId| {
             self.acl(id)
                 .map(|text| json!({ "id": id.to_string(), "entries": text.lines().collect::<Vec<_>>() }))
         };
+        let buckets = several_buckets(volume);
         let slice = |slice: &Slice| {
             let mut value =
                 json!({ "pos": slice.pos, "len": slice.len, "source": source_name(&slice.source) });
             if let SliceSource::Blocks { id, offset, size } = slice.source {
                 value["slice"] = json!({ "id": id.0, "offset": offset, "size": size });
                 value["objects"] = objects(slice).collect();
+                if !buckets.is_empty() {
+                    value["buckets"] =
+                        objects(slice).map(|key| bucket_of(&buckets, &key).map(str::to_owned)).collect();
+                }
             }
             value
         };
         let chunk = |(index, rows): &(ChunkIndex, Vec<Slice>)| json!({ "index": index.0, "slices": rows.iter().map(slice).collect::<Vec<_>>() });
         json!({
             "path": path,
-            "volume": volume,
+            "volume": volume.name,
             "inode": inode.ino.0,
             "type": kind_name(inode.kind),
             "mode": inode.mode.to_string(),
@@ -316,6 +325,11 @@ impl Details {
             "chunks_not_shown": self.unread,
         })
     }
+}
+
+/// The buckets of a volume with several buckets; otherwise empty.
+fn several_buckets(volume: &Volume) -> Vec<String> {
+    store_of(volume).buckets().ok().filter(|buckets| buckets.len() > 1).unwrap_or_default()
 }
 
 /// The keys of the objects that hold the data of a row.

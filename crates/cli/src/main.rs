@@ -28,7 +28,7 @@
 //! | `sessions`, `records` | the sessions of a volume; single records |
 //! | `holders` | which processes hold a mount |
 //! | `staged`, `journals` | where mounts on this machine keep blocks that wait for upload; changes that a killed mount had answered and not committed |
-//! | `store`, `marker`, `adopt`, `move_store` | opening a volume's object store; whether it is this volume's, and works; taking it over; changing its address |
+//! | `store`, `bucket`, `marker`, `adopt`, `move_store` | opening a volume's object store; its address; whether it is this volume's, and works; taking it over; changing its address |
 //! | `secrets`, `public` | passwords off the command line; warnings about files that everyone can read |
 //! | `confirm` | asks before something that cannot be undone |
 //! | `users`, `sids`, `modes` | names of users and groups; Windows identities; modes in letters |
@@ -44,6 +44,7 @@ mod args;
 mod backup;
 mod bench;
 mod boot;
+mod bucket;
 mod clone;
 mod compact;
 mod config;

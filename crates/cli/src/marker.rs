@@ -1,8 +1,9 @@
 //! Checks that an object store belongs to this volume and works, before a mount serves data from it, or a
 //! command removes objects from it or reports on it.
 //!
-//! `limen format` writes one object to the store, [`MARKER`], with a line of JSON that names the volume. A
-//! volume from before there were markers gets one at its next mount, unless the store is empty although the
+//! `limen format` writes one object to each bucket of the store, [`MARKER`], with a line of JSON that names the volume. If
+//! there are several buckets, it also names the place of the bucket among them: with exchanged buckets, or with another
+//! number of them, objects would not be found. A volume from before there were markers gets one at its next mount, unless the store is empty although the
 //! volume has stored data.
 //!
 //! The marker is written after the volume's settings and removed after them. If two `limen format` run at the
@@ -11,13 +12,13 @@
 //! contains no blocks.
 
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use chunk::{BlockStore, ChunkError, DirectStore, FILE, MARKER, MEMORY, StoreCheck};
+use chunk::{BlockStore, BucketMarker, ChunkError, DirectStore, FILE, MARKER, MEMORY, StoreCheck};
 use client::Meta;
 use command::error::{CliError, ErrorAt};
 use meta::Volume;
@@ -25,6 +26,7 @@ use ops::{Authority, Configure};
 use serde_json::{Value, json};
 use types::Errno;
 
+use crate::bucket::store_of;
 use crate::records::next_slice;
 use crate::report::Report;
 use crate::store::{open_without_key, store_error};
@@ -55,9 +57,20 @@ pub(crate) struct Use {
 /// Checks that the store belongs to the volume.
 ///
 /// # Errors
-/// The store is another volume's; its marker is missing or damaged; it cannot be read.
+/// A bucket is another volume's, or another one of the volume's buckets; its marker is missing or damaged; it cannot be
+/// read.
 pub(crate) fn verify(volume: &Volume, store: &BlockStore) -> Result<Owner, CliError> {
     check_owner(volume, store.direct()).map_err(Wrong::error)
+}
+
+/// Checks that all buckets belong to the volume, in whatever order and number. Returns the error of the first one whose
+/// marker names another place.
+///
+/// # Errors
+/// A bucket is another volume's; its marker is missing or damaged; it cannot be read.
+pub(crate) fn verify_copy(volume: &Volume, store: &BlockStore) -> Result<Option<CliError>, CliError> {
+    let found = find(volume, store.direct()).map_err(Wrong::error)?;
+    found.unmarked.map_or(Ok(found.misplaced), Err)
 }
 
 /// Why the store cannot be used for a volume, as far as can be told within a few seconds.
@@ -65,8 +78,12 @@ pub(crate) fn store_problem(volume: &Volume) -> Option<CliError> {
     if volume.storage == MEMORY {
         return None;
     }
-    if volume.storage == FILE && is_hung(&Path::new(&volume.bucket).join(MARKER)) {
-        return Some(silent(volume, LOOK_WITHIN));
+    if volume.storage == FILE {
+        let buckets = store_of(volume).buckets().unwrap_or_default();
+        let markers: Vec<PathBuf> = buckets.iter().map(|bucket| Path::new(bucket).join(MARKER)).collect();
+        if is_hung(&markers) {
+            return Some(silent(volume, LOOK_WITHIN));
+        }
     }
     let (sender, receiver) = mpsc::channel();
     let own = volume.clone();
@@ -76,13 +93,13 @@ pub(crate) fn store_problem(volume: &Volume) -> Option<CliError> {
     receiver.recv_timeout(LOOK_WITHIN).unwrap_or_else(|_| Err(silent(volume, LOOK_WITHIN))).err()
 }
 
-/// Whether a read of a file does not return within [`LOOK_WITHIN`]. A read of a disk or file system that does
+/// Whether reads of these files do not return within [`LOOK_WITHIN`]. A read of a disk or file system that does
 /// not answer cannot be interrupted, and a process cannot exit while one of its threads is in such a read. So
 /// another process reads, and this process does not wait for it after the timeout. The other process inherits
 /// no pipe, because a caller that reads this command's output would wait until it is closed.
-fn is_hung(file: &Path) -> bool {
+fn is_hung(files: &[PathBuf]) -> bool {
     let mut reader = Command::new("cat");
-    reader.arg("--").arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    reader.arg("--").args(files).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut reader) = reader.spawn() else { return false };
     let until = Instant::now() + LOOK_WITHIN;
     while let Ok(None) = reader.try_wait() {
@@ -136,6 +153,16 @@ fn later_check(volume: Volume) -> StoreCheck {
     })
 }
 
+/// The address of the first bucket of the store that has no marker.
+///
+/// # Errors
+/// The store does not work.
+pub(crate) fn missing(volume: &Volume, store: &BlockStore) -> Result<Option<String>, CliError> {
+    let markers = store.direct().markers().map_err(|error| store_error(volume, &error))?;
+    let missing = markers.iter().find(|marker| marker.text.is_none());
+    Ok(missing.map(|marker| address(marker, &volume.bucket).to_owned()))
+}
+
 /// Marks the store as this volume's. Calls `before` first, unless the store has this volume's mark already.
 /// So if this process is killed during `before`, the store has no mark, and the next call does that work
 /// again.
@@ -157,7 +184,7 @@ pub(crate) fn adopt(
     }
 }
 
-/// Writes the marker.
+/// Writes the marker of each bucket.
 ///
 /// # Errors
 /// The store fails to write it.
@@ -166,7 +193,14 @@ pub(crate) fn put(volume: &Volume, store: &BlockStore) -> Result<(), CliError> {
     if !volume.loaded.is_empty() {
         line["loaded"] = volume.loaded.as_str().into();
     }
-    store.put_marker(&format!("{line}\n")).map_err(|error| store_error(volume, &error))
+    let text = |index, buckets| {
+        let mut line = line.clone();
+        if buckets > 1 {
+            (line["bucket"], line["buckets"]) = (json!(index + 1), json!(buckets));
+        }
+        format!("{line}\n")
+    };
+    store.put_markers(&text).map_err(|error| store_error(volume, &error))
 }
 
 /// Checks that no volume has marked the store, before a new volume uses it.
@@ -174,18 +208,42 @@ pub(crate) fn put(volume: &Volume, store: &BlockStore) -> Result<(), CliError> {
 /// # Errors
 /// The store has a marker, or cannot be read.
 pub(crate) fn refuse_marked(volume: &Volume, store: &BlockStore) -> Result<(), CliError> {
-    match store.direct().marker().map_err(|error| store_error(volume, &error))? {
-        Some(text) => Err(taken(&text, &volume.bucket)),
+    let markers = store.direct().markers().map_err(|error| store_error(volume, &error))?;
+    match markers.iter().find_map(|marker| Some((marker, marker.text.as_ref()?))) {
+        Some((marker, text)) => Err(taken(text, address(marker, &volume.bucket))),
         None => Ok(()),
     }
 }
 
-/// The marker of the store; `None` if it has none that can be read.
+/// The marker of the store; `None` if it has none that can be read. `bucket` is the store's address.
 ///
 /// # Errors
-/// The store does not work.
-pub(crate) fn of(store: &BlockStore) -> Result<Option<Marker>, ChunkError> {
-    Ok(store.direct().marker()?.as_deref().and_then(read))
+/// The store does not work; its buckets do not belong together, or are not all buckets of a volume in their order.
+pub(crate) fn of(store: &BlockStore, bucket: &str) -> Result<Option<Marker>, CliError> {
+    let markers = store.direct().markers()?;
+    let read_all = markers.iter().map(|marker| marker.text.as_deref().and_then(read));
+    let found: Vec<Option<Marker>> = read_all.collect();
+    for (index, (own, at)) in found.iter().zip(&markers).enumerate() {
+        let at = address(at, bucket);
+        if let Some(own) = own {
+            own.check_place(index, markers.len()).map_err(|failed| failed.at(at))?;
+        }
+        let owner = |marker: &Option<Marker>| {
+            marker.as_ref().map(|marker| (marker.uuid.clone(), marker.loaded.clone()))
+        };
+        if owner(own) != owner(&found[0]) {
+            let what = format!("the buckets do not belong to the same volume, by their objects {MARKER}");
+            return Err(CliError::new(what)
+                .at(at)
+                .advise("check the address, and that its file system is mounted"));
+        }
+    }
+    Ok(found.into_iter().next().flatten())
+}
+
+/// The address of a bucket of a store whose address is `bucket`.
+fn address<'a>(marker: &'a BucketMarker, bucket: &'a str) -> &'a str {
+    if marker.address.is_empty() { bucket } else { &marker.address }
 }
 
 /// The error if a new volume is to use `place`, which has this marker.
@@ -225,13 +283,52 @@ impl Wrong {
 const CHECK_MOUNTED: &str = "check that its file system is mounted, or that the bucket is the right one; if it is the \
                              right store, mark it with limen config --adopt-store";
 
+/// What the markers of the buckets say, if none names another volume.
+struct Found {
+    owner: Owner,
+    /// The error of the first bucket whose marker does not name the volume.
+    unmarked: Option<CliError>,
+    /// The error of the first bucket whose marker names another place among the buckets.
+    misplaced: Option<CliError>,
+}
+
+/// A bucket of another volume, and an exchanged one, are reported before one without a marker, because
+/// `limen config --adopt-store` must not mark them.
 fn check_owner(volume: &Volume, store: DirectStore<'_>) -> Result<Owner, Wrong> {
+    match find(volume, store)? {
+        Found { misplaced: Some(error), .. } => Err(Wrong::Other(error)),
+        Found { unmarked: Some(error), .. } => Err(Wrong::Unmarked(error)),
+        Found { owner, .. } => Ok(owner),
+    }
+}
+
+fn find(volume: &Volume, store: DirectStore<'_>) -> Result<Found, Wrong> {
+    let mut found = Found { owner: Owner::Ours, unmarked: None, misplaced: None };
     // Each mount creates a new store in memory, which has no marker.
     if volume.storage == MEMORY {
-        return Ok(Owner::Ours);
+        return Ok(found);
     }
-    let Volume { name, uuid, bucket, .. } = volume;
-    match store.marker().map_err(|error| Wrong::fails(volume, &error))?.as_deref().map(read) {
+    let markers = store.markers().map_err(|error| Wrong::fails(volume, &error))?;
+    for (index, marker) in markers.iter().enumerate() {
+        let at = address(marker, &volume.bucket);
+        let own = marker.text.as_deref().and_then(read).filter(|own| own.uuid == volume.uuid);
+        if let Some(Err(error)) = own.map(|own| own.check_place(index, markers.len())) {
+            found.misplaced.get_or_insert(error.at(at));
+        }
+        match owner_of(volume, at, marker.text.as_deref()) {
+            Ok(Owner::Ours) => {}
+            Ok(Owner::Unmarked) => found.owner = Owner::Unmarked,
+            Err(Wrong::Unmarked(error)) => drop(found.unmarked.get_or_insert(error)),
+            Err(wrong) => return Err(wrong),
+        }
+    }
+    Ok(found)
+}
+
+/// The owner of the bucket at `bucket` by the text of its marker.
+fn owner_of(volume: &Volume, bucket: &str, marker: Option<&[u8]>) -> Result<Owner, Wrong> {
+    let Volume { name, uuid, .. } = volume;
+    match marker.map(read) {
         Some(Some(marker)) if marker.uuid == *uuid && marker.loaded == volume.loaded => Ok(Owner::Ours),
         Some(Some(marker)) if marker.uuid == *uuid => {
             let what = format!(
@@ -329,13 +426,33 @@ pub(crate) struct Marker {
     pub(crate) name: String,
     /// [`Volume::loaded`].
     pub(crate) loaded: String,
+    /// The place of the bucket among those of the volume, from 1 on, and their number.
+    place: (u64, u64),
+}
+
+impl Marker {
+    /// Checks that this is the marker of the bucket with this index.
+    fn check_place(&self, index: usize, buckets: usize) -> Result<(), CliError> {
+        let ((found, of), (right, buckets)) = (self.place, (index as u64 + 1, buckets as u64));
+        if (found, of) == (right, buckets) {
+            return Ok(());
+        }
+        let name = &self.name;
+        let what = format!(
+            "the bucket is number {} of {} of volume '{}', not number {} of {}",
+            found, of, name, right, buckets
+        );
+        Err(CliError::new(what)
+            .advise("check the address, and that each file system is mounted at its own mount point"))
+    }
 }
 
 fn read(text: &[u8]) -> Option<Marker> {
     let value: Value = serde_json::from_slice(text).ok()?;
     let text = |key: &str| value[key].as_str().map(str::to_owned);
     let [name, loaded] = ["name", "loaded"].map(|key| text(key).unwrap_or_default());
-    Some(Marker { uuid: text("volume")?, name, loaded })
+    let [place, buckets] = ["bucket", "buckets"].map(|key| value[key].as_u64().unwrap_or(1));
+    Some(Marker { uuid: text("volume")?, name, loaded, place: (place, buckets) })
 }
 
 #[cfg(test)]
@@ -375,7 +492,7 @@ mod tests {
     fn markers_are_parsed_and_damaged_ones_are_not() {
         let read = |text: &str| read(text.as_bytes());
         let (uuid, name) = ("u".to_owned(), "n".to_owned());
-        let marker = Marker { uuid, name, loaded: String::new() };
+        let marker = Marker { uuid, name, loaded: String::new(), place: (1, 1) };
         assert_eq!(read("{\"volume\":\"u\",\"name\":\"n\"}\n"), Some(marker));
         for damaged in ["", "{}", "{\"volume\":7}", "[]", "{\"volume\":\"u\""] {
             assert_eq!(read(damaged), None, "{damaged}");

@@ -5,25 +5,29 @@
 //! | the same store: an object that is written there is found at the old address | may be mounted; each mount uses the old address until it ends or is taken over |
 //! | a copy | must not be mounted, because mounts would store new objects at the old address only; every object of the old store must be in the copy |
 //!
-//! On a database server, a mount may be suspended, or may just be starting, while the volume moves to a copy.
-//! It cannot begin a session afterwards, because the number of moves differs ([`Volume::moves`]), so programs
-//! change nothing through it.
+//! If there are several buckets, both addresses lead to the same store only if they name the same buckets in the same order.
+//! With another number or order, most objects must be in another bucket than before. The comparison sees an object only in
+//! its right bucket. The new buckets must then be other places than the old ones, because their markers are written before
+//! the address is changed: if this command is interrupted in between, the volume is still complete at the old address.
+//!
+//! On a database server, a mount may be suspended, or may just be starting, while the volume moves to a copy. It cannot
+//! begin a session afterwards, because the number of moves differs ([`Volume::moves`]), so programs change nothing through it.
 
 use std::collections::HashSet;
-use std::path::absolute;
 use std::sync::Arc;
 
-use chunk::{BareStore, ChunkError, FILE, MEMORY, StorageConfig};
+use chunk::{BareStore, ChunkError, MEMORY, StorageConfig};
 use command::error::{CliError, ErrorAt};
 use command::output;
 use meta::{Engine, Volume};
 use ops::{Authority, MoveStore};
 use types::Time;
 
+use crate::bucket::{named_store, store_of};
 use crate::maintenance::{Exclusive, Tool};
 use crate::marker;
 use crate::staged;
-use crate::store::{open_without_key, store_error};
+use crate::store::open_without_key;
 use crate::url::{Database, MetaUrl};
 
 const COPY_FIRST: &str = "copy all objects there first, for example with rclone sync, and run this command again; nothing was \
@@ -48,7 +52,7 @@ pub(crate) fn move_store(
     force: bool,
     is_old_lost: bool,
 ) -> Result<Volume, CliError> {
-    let StorageConfig { storage, bucket } = place_of(to)?;
+    let StorageConfig { storage, bucket } = named_store(&to.storage, &to.bucket)?;
     if (&storage, &bucket) == (&volume.storage, &volume.bucket) {
         return Ok(volume.clone());
     }
@@ -58,31 +62,47 @@ pub(crate) fn move_store(
     let moved = Volume { storage, bucket, ..volume.clone() };
     // Nothing is written there before it is known to be this volume's.
     let store = open_without_key(&moved)?;
-    if store.direct().marker().map_err(|error| store_error(&moved, &error))?.is_none() {
+    if let Some(place) = marker::missing(&moved, &store)? {
         return Err(CliError::new(
             "there is no copy of the volume's objects: the object limen-volume is missing",
         )
-        .at(&moved.bucket)
+        .at(place)
         .advise(COPY_FIRST));
     }
-    marker::verify(&moved, &store)?;
+    let misplaced = marker::verify_copy(&moved, &store)?;
     let new = open(&moved)?;
-    let old = find_old(volume, &new).at(&moved.bucket)?;
-    if let Ok(Old::Same) = old {
-        set(url, database.engine(), volume, &moved, false)?;
-        output::note(
-            "both addresses lead to the same objects; each mount uses the old one until it ends or is taken over",
-        );
-        return url.volume(&*database.engine());
-    }
+    let old = match find_old(volume, &new).at(&moved.bucket)? {
+        Ok(Old::Same) => {
+            misplaced.map_or(Ok(()), Err)?;
+            set(url, database.engine(), volume, &moved, false)?;
+            output::note(
+                "both addresses lead to the same objects; each mount uses the old one until it ends or is taken over",
+            );
+            return url.volume(&*database.engine());
+        }
+        Ok(Old::Overlaps) => {
+            let what = "a bucket is also one of the volume's present buckets, at another place among them";
+            return Err(CliError::new(what)
+                .at(&moved.bucket)
+                .advise("copy the objects to other buckets; nothing was changed"));
+        }
+        Ok(Old::Other(old)) => Ok(old),
+        Err(error) => Err(error),
+    };
     let exclusive =
         Exclusive::begin(url, database, Tool { name: "limen config --bucket", force: Some(force) })?;
     // Blocks that wait for upload are in neither store.
     let _staging = staged::hold(volume, "nothing was changed")?;
     match old {
-        Ok(Old::Same) => {}
-        Ok(Old::Other(old)) => require_all(&old, &new, &moved)?,
+        Ok(old) => {
+            require_all(&old, &new, &moved)?;
+            if misplaced.is_some() {
+                marker::put(&moved, &store)?;
+            }
+        }
         Err(error) if is_old_lost => {
+            // Without a comparison, only the markers show that each bucket is at its place.
+            misplaced.map_or(Ok(()), Err)?;
             output::note(format!("{error}; so the copy is not compared with it: see limen fsck --data"));
         }
         Err(error) => {
@@ -95,18 +115,8 @@ pub(crate) fn move_store(
     url.volume(&*database.engine())
 }
 
-fn place_of(config: StorageConfig) -> Result<StorageConfig, CliError> {
-    if config.storage != FILE {
-        return Ok(config);
-    }
-    let path = absolute(&config.bucket).usage().at(&config.bucket)?;
-    let text = path.to_str().ok_or_else(|| CliError::usage("the path is not UTF-8").at(path.display()))?;
-    Ok(StorageConfig { bucket: text.to_owned(), ..config })
-}
-
 fn open(volume: &Volume) -> Result<BareStore, CliError> {
-    let config = StorageConfig { storage: volume.storage.clone(), bucket: volume.bucket.clone() };
-    BareStore::open(&config, false).at(&volume.bucket)
+    BareStore::open(&store_of(volume), false).at(&volume.bucket)
 }
 
 fn set(
@@ -126,10 +136,8 @@ fn set(
 /// not that store.
 fn open_marked(volume: &Volume) -> Result<BareStore, CliError> {
     let store = open_without_key(volume)?;
-    if store.direct().marker().map_err(|error| store_error(volume, &error))?.is_none() {
-        return Err(
-            CliError::new("the object limen-volume is missing in the volume's store").at(&volume.bucket)
-        );
+    if let Some(place) = marker::missing(volume, &store)? {
+        return Err(CliError::new("the object limen-volume is missing in the volume's store").at(place));
     }
     marker::verify(volume, &store)?;
     open(volume)
@@ -139,32 +147,49 @@ fn open_marked(volume: &Volume) -> Result<BareStore, CliError> {
 enum Old {
     /// It is the store at the new address.
     Same,
+    /// Both have a bucket, but at different places among their buckets, or among another number of buckets.
+    Overlaps,
     Other(BareStore),
 }
 
 /// Opens the store at the old address. Both addresses lead to the same store if an object that is written at
-/// either address is found at the other. One direction is not enough, because some stores replicate new
+/// either address is found at the other, in each bucket. One direction is not enough, because some stores replicate new
 /// objects to another store.
 ///
 /// # Errors
 /// The new store does not work. The inner error is why the old store cannot be used.
 fn find_old(volume: &Volume, new: &BareStore) -> Result<Result<Old, CliError>, ChunkError> {
-    let key = |of: &str| format!("tmp/move-{of}.{}.{}", std::process::id(), Time::now().nanos());
-    let (to_new, to_old) = (key("new"), key("old"));
-    let data = || b"limen".as_slice().into();
-    new.put(&to_new, data())?;
+    let run = |of: &str| format!("move-{of}.{}.{}", std::process::id(), Time::now().nanos());
+    let (to_new, to_old) = (run("new"), run("old"));
+    new.put_probes(&to_new)?;
     let old = open_marked(volume).and_then(|old| {
-        let is_found = old.get(&to_new, 0, 1).at(&volume.bucket)?.is_some();
-        let is_same = is_found && {
-            old.put(&to_old, data()).at(&volume.bucket)?;
-            let found = new.get(&to_old, 0, 1).at(&volume.bucket);
-            old.delete(&to_old).at(&volume.bucket)?;
-            found?.is_some()
+        let buckets = new.buckets();
+        let found = old.find_probes(&to_new).at(&volume.bucket)?;
+        if are_moved(&found, buckets) {
+            return Ok(Old::Overlaps);
+        }
+        let is_same = are_same(&found, buckets) && {
+            old.put_probes(&to_old).at(&volume.bucket)?;
+            let found = new.find_probes(&to_old).at(&volume.bucket);
+            old.remove_probes(&to_old).at(&volume.bucket)?;
+            are_same(&found?, buckets)
         };
         Ok(if is_same { Old::Same } else { Old::Other(old) })
     });
-    new.delete(&to_new)?;
+    new.remove_probes(&to_new)?;
     Ok(old)
+}
+
+/// Whether each bucket has the probe of the other store's bucket at the same place. `found` are the probes of a store
+/// with this number of buckets that each bucket of the other store has.
+fn are_same(found: &[Vec<usize>], buckets: usize) -> bool {
+    found.len() == buckets && found.iter().enumerate().all(|(index, found)| found[..] == [index])
+}
+
+/// Whether a bucket has a probe of a bucket at another place, or of a store with another number of buckets.
+fn are_moved(found: &[Vec<usize>], buckets: usize) -> bool {
+    let is_moved = |index: usize, other: usize| other != index || found.len() != buckets;
+    found.iter().enumerate().any(|(index, others)| others.iter().any(|other| is_moved(index, *other)))
 }
 
 /// # Errors

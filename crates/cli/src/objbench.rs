@@ -1,5 +1,7 @@
 //! `limen objbench`: opens the object store to measure. The benchmark is in the crate `bench`.
 
+use std::path::Path;
+
 use bench::StoreOptions;
 use chunk::{BareStore, FILE, MEMORY, StorageConfig};
 use clap::ValueHint;
@@ -7,6 +9,7 @@ use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use types::Time;
 
+use crate::bucket::store_of;
 use crate::format::storage_parser;
 use crate::target::volume_url;
 use crate::url::MetaUrl;
@@ -48,7 +51,8 @@ pub(crate) fn run(args: &ObjbenchArgs) -> Result<(), CliError> {
     }
     let name = format!("{} {}", config.storage, config.bucket);
     let interrupt = Interrupt::install()?;
-    let is_new = config.storage == FILE && !std::path::Path::new(&config.bucket).exists();
+    let is_absent = |bucket: &String| !Path::new(bucket).exists();
+    let is_new = config.storage == FILE && config.buckets().usage()?.iter().all(is_absent);
     let store = BareStore::open(&config, is_new).at(&config.bucket)?;
     let run = format!("{}-{}", Time::now().nanos(), std::process::id());
     bench::run_store(&store, &name, &run, &args.options, &interrupt).at(&config.bucket)
@@ -62,5 +66,5 @@ fn of_volume(text: &str) -> Result<StorageConfig, CliError> {
         )
     })?;
     let (_, volume) = url.open_volume()?;
-    Ok(StorageConfig { storage: volume.storage, bucket: volume.bucket })
+    Ok(store_of(&volume))
 }

@@ -4,12 +4,13 @@ use std::env;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use chunk::{BlockStore, ChunkError, Encryption, EncryptionSettings, Secret, StorageConfig, StoreOptions};
+use chunk::{BlockStore, ChunkError, Encryption, EncryptionSettings, Secret, StoreOptions};
 use clap::ValueHint;
 use command::error::CliError;
 use meta::Volume;
 use types::Errno;
 
+use crate::bucket::store_of;
 use crate::public::warn_if_public;
 use crate::staged;
 
@@ -118,9 +119,8 @@ pub(crate) fn unlock(volume: &Volume, keys: &KeyArgs) -> Result<Option<Encryptio
 }
 
 fn open_with(volume: &Volume, options: StoreOptions) -> Result<Arc<BlockStore>, CliError> {
-    let config = StorageConfig { storage: volume.storage.clone(), bucket: volume.bucket.clone() };
     let options = StoreOptions { staged: staged::places(volume), ..options };
-    BlockStore::open_with(&config, options).map_err(|error| store_error(volume, &error))
+    BlockStore::open_with(&store_of(volume), options).map_err(|error| store_error(volume, &error))
 }
 
 #[cfg(test)]

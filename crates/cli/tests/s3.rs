@@ -6,7 +6,7 @@ mod common;
 
 use std::env;
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use chunk::object_key;
@@ -142,4 +142,46 @@ fn unreferenced_objects_are_removed_after_the_grace_period() {
     assert!(!stray.exists());
     limen(&["fsck", "--data", &place.url()]).ok();
     limen(&["destroy", "--yes", &place.url()]).ok();
+}
+
+#[test]
+fn objects_are_spread_over_several_buckets() {
+    let Some((bucket, dir)) = bucket("") else { return };
+    // The server has a bucket for each directory beside that of the other tests.
+    let bucket = format!("shards:{}-{{0..2}}/home", bucket.trim_end_matches('/'));
+    let name = dir.file_name().unwrap().to_str().unwrap();
+    let buckets = [0, 1, 2].map(|number| dir.with_file_name(format!("{name}-{number}")));
+    for bucket in &buckets[..2] {
+        fs::create_dir_all(bucket).unwrap();
+    }
+    let place = Place::new();
+    let format = || place.format(&["--storage", "s3", "--bucket", &bucket]);
+    let missing = format!("{name}-2/home: the bucket does not exist");
+    format().failed(1, &[&missing]);
+    fs::create_dir_all(&buckets[2]).unwrap();
+    format().ok();
+    place.mount(&[]).ok();
+    for number in 0..40 {
+        fs::write(place.path(&format!("mnt/f{number}")), vec![number; 20_000]).unwrap();
+    }
+    place.umount(&[]).ok();
+    assert!(buckets.iter().all(|bucket| bucket.join("home/limen-volume").is_file()));
+    assert!(buckets.iter().all(|bucket| bucket.join("home/chunks").is_dir()));
+    fs::rename(&buckets[2], dir.with_file_name("kept")).unwrap();
+    place.mount(&[]).failed(1, &[&missing]);
+    fs::rename(dir.with_file_name("kept"), &buckets[2]).unwrap();
+    place.mount(&[]).ok();
+    for number in 0..40 {
+        assert_eq!(fs::read(place.path(&format!("mnt/f{number}"))).unwrap(), vec![number; 20_000]);
+    }
+    place.umount(&[]).ok();
+    limen(&["fsck", "--data", &place.url()]).ok();
+    limen(&["destroy", "--yes", &place.url()]).ok();
+    assert_eq!(buckets.iter().map(|bucket| files(bucket)).sum::<usize>(), 0);
+}
+
+/// The number of files below a directory.
+fn files(directory: &Path) -> usize {
+    let count = |path: &Path| if path.is_dir() { files(path) } else { 1 };
+    fs::read_dir(directory).unwrap().map(|entry| count(&entry.unwrap().path())).sum()
 }

@@ -26,6 +26,11 @@ struct Volume {
 impl Volume {
     /// `None` if this machine cannot run the server.
     fn new(kind: StoreKind) -> Option<Volume> {
+        Volume::at(kind, str::to_owned)
+    }
+
+    /// As [`Volume::new`]. `place` makes the address of the volume from that of the store.
+    fn at(kind: StoreKind, place: impl Fn(&str) -> String) -> Option<Volume> {
         if !skip::is_root() {
             return None;
         }
@@ -34,7 +39,7 @@ impl Volume {
             return None;
         }
         let volume = Volume { store: Store::start(kind), place: Place::new() };
-        let (url, bucket) = (volume.place.url(), volume.store.bucket());
+        let (url, bucket) = (volume.place.url(), place(&volume.store.bucket()));
         let options = ["--storage", kind.name(), "--bucket", &bucket, "--compress", "lz4"];
         volume.limen(&[&["format", &url, "vol"], &options[..]].concat()).ok();
         Some(volume)
@@ -80,8 +85,8 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-fn data_is_kept_and_removed(kind: StoreKind) {
-    let Some(mut volume) = Volume::new(kind) else { return };
+fn data_is_kept_and_removed(volume: Option<Volume>) {
+    let Some(mut volume) = volume else { return };
     let at = |name: &str| volume.place.path(&format!("mnt/{name}"));
     volume.mount();
     // Inline, one block, several blocks, and many objects.
@@ -359,6 +364,11 @@ fn mounts_with_a_silent_store_keep_their_metadata_locks_and_sessions() {
     pair.limen(&["fsck", "--data", &pair.server.url_with_long_timeouts()]).ok();
 }
 
+#[test]
+fn data_is_kept_and_removed_in_several_buckets() {
+    data_is_kept_and_removed(Volume::at(StoreKind::Webdav, |bucket| format!("shards:{bucket}{{0..2}}")));
+}
+
 macro_rules! on {
     ($kind:ident, $value:expr, $wrong:expr, $parts:expr) => {
         mod $kind {
@@ -366,7 +376,7 @@ macro_rules! on {
 
             #[test]
             fn data_is_kept_and_removed() {
-                super::data_is_kept_and_removed($value);
+                super::data_is_kept_and_removed(Volume::new($value));
             }
 
             #[test]

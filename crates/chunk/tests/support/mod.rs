@@ -11,5 +11,5 @@ pub(crate) fn destroy(store: &BlockStore, progress: &mut dyn FnMut(u64)) -> Resu
         }
         Ok(())
     })?;
-    store.remove_marker()
+    store.remove_markers()
 }

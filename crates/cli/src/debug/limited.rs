@@ -20,9 +20,9 @@ pub(super) fn limen(args: &[&str]) -> Result<String, String> {
     run("/proc/self/exe", args, LIMIT)
 }
 
-/// The free space of the file system at `path`.
-pub(super) fn space(path: &str) -> Result<String, String> {
-    run("df", &["-kP", "--", path], SPACE_LIMIT)
+/// The free space of the file systems at these paths.
+pub(super) fn space(paths: &[&str]) -> Result<String, String> {
+    run("df", &[&["-kP", "--"], paths].concat(), SPACE_LIMIT)
 }
 
 fn run(program: &str, args: &[&str], limit: Duration) -> Result<String, String> {
@@ -70,6 +70,6 @@ mod tests {
         assert_eq!(run("echo", &["x"], LIMIT).as_deref(), Ok("x\n"));
         assert!(run("ls", &["/no/such"], LIMIT).unwrap_err().contains("/no/such"));
         assert!(run("/no/such", &[], LIMIT).unwrap_err().contains("/no/such"));
-        assert!(space("/").unwrap().contains('%'));
+        assert!(space(&["/"]).unwrap().contains('%'));
     }
 }

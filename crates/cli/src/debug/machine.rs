@@ -59,7 +59,11 @@ pub(super) fn space_of_store(url: &str) -> Result<String, String> {
     let settings: Value =
         serde_json::from_str(&limen(&["config", "--json", url])?).map_err(|error| error.to_string())?;
     match (settings["storage"].as_str(), settings["bucket"].as_str()) {
-        (Some(chunk::FILE), Some(bucket)) => space(bucket),
+        (Some(storage @ chunk::FILE), Some(bucket)) => {
+            let store = chunk::StorageConfig { storage: storage.to_owned(), bucket: bucket.to_owned() };
+            let buckets = store.buckets().map_err(|error| error.to_string())?;
+            space(&buckets.iter().map(String::as_str).collect::<Vec<_>>())
+        }
         (kind, _) => Err(format!("the objects are in {}, not in a directory", kind.unwrap_or("no store"))),
     }
 }

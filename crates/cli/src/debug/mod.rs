@@ -155,7 +155,7 @@ fn collect(
         add("statistics.json", query_text(mount, "statistics").map_err(|error| error.to_string()))?;
         add("metrics.txt", query_text(mount, "metrics").map_err(|error| error.to_string()))?;
         add("stats.json", stats::sample(mount).map_err(|error| error.to_string()))?;
-        add("space.txt", space(&mountpoint.to_string_lossy()))?;
+        add("space.txt", space(&[&*mountpoint.to_string_lossy()]))?;
         if args.no_logs {
             continue;
         }
