@@ -527,8 +527,10 @@ fn blocks_that_wait_for_upload_are_uploaded_after_the_hand_over() {
         return;
     }
     let place = Place::formatted();
-    let options =
-        format!("transport=auto,writeback,upload_limit=2M,cache_dir_free=0,cache_dir={}", place.text("cache"));
+    let options = format!(
+        "transport=auto,writeback,upload_limit=2M,cache_dir_free=0,cache_dir={}",
+        place.text("cache")
+    );
     place.mount(&["-o", &options]).ok();
     let mut content = Random::seeded("TAKE_OVER_SEED").bytes(12 << 20);
     fs::write(place.path("mnt/f"), &content).unwrap();

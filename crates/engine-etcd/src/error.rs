@@ -13,6 +13,7 @@ use crate::grpc::{CallError, code};
 /// | none: the request was not sent | transient | EIO |
 /// | none: timeout, or the connection broke | transient for a read, indeterminate for a change | EIO |
 /// | RESOURCE_EXHAUSTED, database space exceeded | permanent: fails until space is freed | ENOSPC |
+/// | INVALID_ARGUMENT or RESOURCE_EXHAUSTED because of the size of the request | permanent | EIO |
 /// | RESOURCE_EXHAUSTED, otherwise (too many requests) | transient | EIO |
 /// | UNAUTHENTICATED or "invalid auth token" (the token has expired), OUT_OF_RANGE (revision compacted) | transient | EIO |
 /// | INVALID_ARGUMENT otherwise, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED | permanent | EIO |
@@ -38,6 +39,9 @@ impl RequestError for CallError {
                 let advice = "compact and defragment it, then disarm its alarm";
                 EngineError::permanent(format!("{text}: {advice}")).with_errno(Errno::ENOSPC)
             }
+            code::INVALID_ARGUMENT | code::RESOURCE_EXHAUSTED if is_too_large(&message) => {
+                EngineError::permanent(format!("{text}: start etcd with a larger --max-request-bytes"))
+            }
             code::RESOURCE_EXHAUSTED | code::UNAUTHENTICATED | code::OUT_OF_RANGE => {
                 EngineError::transient(text)
             }
@@ -54,4 +58,11 @@ impl RequestError for CallError {
             _ => intent.unanswered(text),
         }
     }
+}
+
+/// Whether the server has rejected a request, unread, because of its size: etcd itself, or its gRPC library if the
+/// request is larger still.
+fn is_too_large(message: &str) -> bool {
+    message.contains("request is too large")
+        || message.contains("received message") && message.contains("larger than max")
 }

@@ -520,3 +520,21 @@ fn conflict_of_a_transaction_with_many_reads_is_resolved() {
     done(&engine, with_all(4));
     assert_eq!(server.requests() - before, 3, "a conflict, a read and a commit");
 }
+
+/// By default, etcd rejects a request above 1.5 MiB, and its gRPC library one above 2 MiB with another code.
+#[test]
+fn transaction_that_exceeds_the_size_of_a_request_is_rejected() {
+    let (engine, _server) = support::empty();
+    let put = |number: u64| {
+        let name = XattrName::new(format!("user.{number}").as_bytes()).unwrap();
+        Effect::PutXattr { ino: Ino(2), name, value: vec![0; 60_000].into() }
+    };
+    for (op, xattrs) in [(1, 30), (2, 50)] {
+        let file = Effect::PutInode(inode(2, FileType::Regular));
+        let effects = std::iter::once(file).chain((0..xattrs).map(put)).collect();
+        let error = engine.commit(&[txn(op, Vec::new(), effects)]).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Determinate { transient: false }, "{error}");
+        assert!(error.message.contains("--max-request-bytes"), "{error}");
+    }
+    assert_eq!(inodes(&engine), 0);
+}

@@ -19,6 +19,9 @@ use crate::writes::KeyWrite;
 /// The number of keys in one generation; there are two.
 const GENERATION: usize = 100_000;
 const SHARDS: usize = 16;
+/// Larger values are not cached, because the number of keys does not bound their size. Most of them are rows with data,
+/// which no commit needs by their keys.
+const MAX_VALUE_BYTES: usize = 4 << 10;
 
 /// A bounded cache of keys, shared by threads.
 #[derive(Debug, Default)]
@@ -67,15 +70,22 @@ impl KeyCache {
         }
     }
 
-    /// Records the key as of a moment, unless a newer state is known. Later moments are greater numbers.
+    /// Records the key as of a moment, unless a newer state is known. Later moments are greater numbers. A key with a
+    /// large value becomes unknown.
     pub fn note(&self, key: &[u8], held: Option<StoredValue>, as_of: u64) {
         let mut shard = self.shard(key);
         let newer = |seen: &Seen| seen.as_of > as_of;
         if shard.young.get(key).is_some_and(newer) || shard.old.get(key).is_some_and(newer) {
             return;
         }
+        shard.young.remove(key);
         shard.old.remove(key);
-        shard.insert(key.to_vec(), Seen { held, as_of });
+        if held.as_ref().is_some_and(|held| held.value.len() > MAX_VALUE_BYTES) {
+            return;
+        }
+        // Without the copy, the value would keep in memory the whole answer that it is a part of.
+        let copy = |held: StoredValue| StoredValue { value: Bytes::copy_from_slice(&held.value), ..held };
+        shard.insert(key.to_vec(), Seen { held: held.map(copy), as_of });
     }
 
     pub fn forget(&self, key: &[u8]) {
@@ -185,5 +195,26 @@ impl Source for Overlay<'_> {
 
     fn span(&self, span: &Span) -> Option<&[(Bytes, StoredValue)]> {
         self.1.span(span)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_values_and_large_answers_are_not_kept_in_memory() {
+        let key_cache = KeyCache::default();
+        let note = |value: Bytes, as_of| {
+            key_cache.note(b"k", Some(StoredValue { value, version: as_of }), as_of);
+        };
+        let answer = Bytes::from(vec![7; 1 << 20]);
+        note(answer.slice(..100), 1);
+        let small = StoredValue { value: answer.slice(..100), version: 1 };
+        assert_eq!(key_cache.get(b"k"), KeyState::StoredValue(small));
+        assert!(answer.is_unique(), "the cache holds a part of the answer");
+        note(answer.slice(..1 << 16), 2);
+        assert_eq!(key_cache.get(b"k"), KeyState::Unknown);
+        assert!(answer.is_unique());
     }
 }
