@@ -1,7 +1,7 @@
 //! `limen load`: creates a volume from a dump.
 
 use std::env;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use backup::Manifest;
 use chunk::{BackupId, BlockStore};
 use clap::ValueHint;
-use command::error::{CliError, ErrorAt};
+use command::error::CliError;
 use command::output;
 use dump::{CheckedDump, DumpError, Live, Reader};
 use meta::{Engine, Volume, VolumeError};
@@ -152,12 +152,7 @@ pub(crate) enum Input {
 
 impl Input {
     fn new(path: Option<&Path>) -> Result<Input, CliError> {
-        let is_pipe = |path: &Path| fs::metadata(path).is_ok_and(|of| !of.is_file() && !of.is_dir());
         let (name, copied) = match path.filter(|path| *path != Path::new(STANDARD)) {
-            Some(path) if is_pipe(path) => {
-                let file = File::open(path).at(path.display())?;
-                (path.display().to_string(), copy(file))
-            }
             Some(path) => return Ok(Input::Path(path.to_owned())),
             None => ("standard input".to_owned(), copy(io::stdin().lock())),
         };
