@@ -52,7 +52,7 @@ fn with_policy(volume: &Mounted, policy: &str) {
 fn stat_shows_the_mode_that_chmod_set() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     let texts = [
-        // The group bit `r` is shown because user 7 may read.
+        // User 7 and everyone give the group bit `r`.
         "A::7:r,A::OWNER@:rwatTnNcCoy,A::EVERYONE@:rtncy",
         "D::8:r,D:g:20:w,A::7:rw,A:g:30:rwax,A::OWNER@:rwatTnNcCoy,A::GROUP@:r",
         "A::1:rwx,D::OWNER@:w,A::EVERYONE@:rax",

@@ -31,7 +31,7 @@ const CALLERS: [(u32, u32, &[u32]); 8] = [
     (6, 6, &[]),
 ];
 
-/// A POSIX ACL can express some of these ACLs exactly and others not. Some are equivalent to a mode.
+/// A POSIX ACL can express some of these ACLs exactly and others not. Some are shown by a mode only.
 const ACLS: [&str; 6] = [
     "D::8:r,A::7:rw,A::OWNER@:rwatTnNcCoy,A::GROUP@:rtncy,A::EVERYONE@:rtncy",
     "A::7:rwaC,A::OWNER@:rwatTnNcCoy",
@@ -218,8 +218,8 @@ fn posix_acl_from_another_file_system_is_kept() {
     }
 }
 
-/// A POSIX ACL stands for its source's NFSv4 ACL only while the source still has that ACL, and only for
-/// callers that may read the ACL.
+/// Setting a POSIX ACL fails if the file that it was read from now has another NFSv4 ACL, or if the caller
+/// may not read that ACL.
 #[test]
 fn posix_acl_without_a_known_source_is_refused() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };

@@ -14,11 +14,11 @@
 //!
 //! Operations of a client that is not registered belong to no term ([`Term::NONE`]).
 //!
-//! The database has one record for each open term. The alternative is the lowest open operation number of
-//! each session, with a list of exceptions. With records, a commit only checks whether a record exists, as it
-//! does for the session. One lookup covers all transactions of a batch, and the lock that orders it against
-//! the removal of the session also orders it against the end of the term. With numbers, each operation of a
-//! batch would be compared separately.
+//! The database has one record for each open term. The alternative is to store the lowest open operation
+//! number of each session, with a list of exceptions. With records, a commit only checks whether a record
+//! exists, as it does for the session. One lookup covers all transactions of a batch, and one lock orders the
+//! commit against the removal of the session and the end of the term. With numbers, each operation of a batch
+//! would be compared separately.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};

@@ -54,7 +54,7 @@ impl Page {
         self.refresh = Some(secs);
     }
 
-    /// Places the element with this number in an area, in percent.
+    /// The area of element `number`, in percent of its container.
     pub(crate) fn place(&mut self, number: usize, left: f64, top: f64, width: f64, height: f64) {
         self.style.push_str(&format!(
             ".t{number}{{left:{left:.3}%;top:{top:.3}%;width:{width:.3}%;height:{height:.3}%}}"
@@ -211,7 +211,7 @@ pub(crate) fn hidden(html: &mut Html, name: &'static str, value: &str) {
     html.raw("<input type=\"hidden\" name=\"").raw(name).raw("\" value=\"").text(value).raw("\">");
 }
 
-/// A hidden field of a form with any bytes; see [`crate::request`].
+/// A hidden field for the bytes of a path; see [`crate::request`].
 pub(crate) fn hidden_path(html: &mut Html, path: &[u8]) {
     hidden(html, "hex", &to_hex(path));
 }

@@ -19,8 +19,8 @@ use crate::stream::{Form, Writer};
 /// the dump needs a [`scratch`] file for all records.
 ///
 /// # Errors
-/// The volume changes too fast; those of the database, of `out` and of the scratch file, and the first one of
-/// `progress`.
+/// The volume changes too fast, or a copy of a tree is being made; those of the database, of `out` and of the
+/// scratch file, and the first one of `progress`.
 pub fn write<W: Write>(
     engine: &Arc<dyn Engine>,
     out: W,
@@ -45,7 +45,7 @@ pub fn write<W: Write>(
     writer.finish()
 }
 
-/// A new file without a name, in TMPDIR or /tmp. Other users cannot open it while it has a name.
+/// A new file in TMPDIR or /tmp, with mode 0600. Its name is already removed.
 ///
 /// # Errors
 /// Those of the file system.

@@ -1,6 +1,6 @@
 //! Measures creates per second: `load URL SECONDS [guarded]`, with 1, 4 and 16 threads, one by one and in
-//! batches of 16. With `guarded`, each create has a guard on a session, like those of a mount. The table
-//! prefix is `load_` unless the URL names one; the tables are emptied first.
+//! batches of 16. With `guarded`, each create has a guard on a session. The table prefix is `load_` unless
+//! the URL names one; the tables are emptied first.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 Ok(())
             })?;
             let rate = done.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64();
-            println!("{threads:2} threads, batches of {batch:2}: {rate:6.0} commits/s");
+            println!("{threads:2} threads, batches of {batch:2}: {rate:6.0} creates/s");
         }
     }
     Ok(())

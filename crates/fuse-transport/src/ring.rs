@@ -9,7 +9,7 @@
 //! every queue has an entry, so all steps that can fail are done before that reply.
 //!
 //! A thread with many entries would need a hand-over to another thread whenever a request waits for the
-//! store. Threads with one entry each need none, and there are four per CPU by default.
+//! store. Threads with one entry each need none. Every CPU has at least one of them.
 
 use std::fs;
 

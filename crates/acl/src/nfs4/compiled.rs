@@ -23,8 +23,8 @@ pub struct Compiled {
     rules: Box<[Box<[Rule]>]>,
     /// The rules of `OWNER@`, `GROUP@` and `EVERYONE@`.
     special: Box<[(Who, Rule)]>,
-    /// The decisions for a caller that no entry names, if it is neither the owner nor in the owning group, if
-    /// it is in the owning group, if it is the owner, and if it is both.
+    /// The decisions for callers that no entry names: neither owner nor in the owning group, only in the
+    /// group, only owner, both.
     unnamed: [Decision; 4],
     /// For each permission, the first rule that denies it to a group or to an identity of a domain.
     denied_to_some: Box<[Rule]>,
@@ -114,7 +114,7 @@ impl Compiled {
         &self.acl
     }
 
-    /// Whether an entry names an identity of a domain, which rules may map.
+    /// Whether an entry names a SID, which the volume's rules may map.
     pub fn names_sids(&self) -> bool {
         self.highest_domain > 0
     }

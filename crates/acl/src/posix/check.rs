@@ -90,8 +90,7 @@ pub(crate) fn class(
 }
 
 /// Whether the caller's user and primary group are enough to show that mode and ACL grant every permission of
-/// `want`. If this is false, the permissions may still be granted, depending on the caller's supplementary
-/// groups.
+/// `want`. If this is false, the ACL, which is not read here, or a supplementary group may still grant them.
 pub fn is_certain(uid: u32, gid: u32, want: Perm, file: (u32, u32, Mode), has_acl: bool) -> bool {
     let (owner, owning_group, mode) = file;
     let grants = |class: Class| Perm::new(class.rwx(mode)).has(want);

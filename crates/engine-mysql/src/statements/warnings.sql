@@ -1,4 +1,4 @@
--- Server settings that can lose acknowledged changes, one sentence per row.
+-- Warnings about the settings of the server, one sentence per row.
 
 SELECT CONCAT('innodb_flush_log_at_trx_commit is ', @@GLOBAL.innodb_flush_log_at_trx_commit,
     ': a crash of the machine of the server can lose the last second of acknowledged changes; set it to 1')
