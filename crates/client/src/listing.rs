@@ -6,8 +6,8 @@
 //! gives a wrong answer.
 //!
 //! The order of steps makes this safe. A reader notes the generation before it reads the directory. A change
-//! increments the generation after its commit and before any caller is told of it. So when a caller can know
-//! of the change, a listing without the change is of an older generation.
+//! increments the generation after its commit and before its caller gets the reply. So as soon as a caller
+//! can see the change, a listing without it has an older generation.
 //!
 //! The cache of records also knows directories completely (`cache.rs`), for another purpose. Its mark answers
 //! a lookup of a name that does not exist, and becomes invalid as soon as one of the directory's entries is
