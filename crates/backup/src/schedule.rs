@@ -196,7 +196,8 @@ mod tests {
         let store = BlockStore::open_with(&config, StoreOptions::default()).unwrap();
         let engine: Arc<dyn Engine> = engine;
         let made = || create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap().0;
-        let last = (0..40).map(|_| made()).last().unwrap();
+        let all: Vec<_> = (0..40).map(|_| made()).collect();
+        let last = all.into_iter().next_back().unwrap();
         let is_own = Arc::new(AtomicBool::new(false));
         let answer = Arc::clone(&is_own);
         let schedule = Schedule {

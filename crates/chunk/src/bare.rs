@@ -80,9 +80,12 @@ impl BareStore {
     /// of another store then shows which buckets both stores have.
     ///
     /// # Errors
-    /// [`ChunkError::Store`].
+    /// [`ChunkError::Store`]; [`ChunkError::Config`] if two buckets are the same place.
     pub fn put_probes(&self, run: &str) -> Result<(), ChunkError> {
-        probe::put(&buckets_of(&*self.backend), run)
+        let buckets = buckets_of(&*self.backend);
+        probe::put(&buckets, run)?;
+        let are_apart = if buckets.len() > 1 { probe::require_apart(&buckets, run) } else { Ok(()) };
+        are_apart.inspect_err(|_| drop(probe::remove(&buckets, run)))
     }
 
     /// The indexes of the probes that are in each bucket of this store.

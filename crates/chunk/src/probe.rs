@@ -17,19 +17,20 @@ fn key(run: &str, index: usize) -> String {
     format!("{PREFIX}{run}.{index}")
 }
 
-/// Writes an object to each bucket. If that fails, removes those that are written.
+/// Writes an object to each bucket. If that fails, removes those that are written. Returns the error of a full bucket only
+/// if no bucket has another error, because a full store can still be read.
 pub(crate) fn put(buckets: &[Bucket<'_>], run: &str) -> Result<(), ChunkError> {
     let written = on_each(buckets, |index, store| {
         let key = key(run, index);
         let put = store.prepare().and_then(|()| store.put(&key, Bytes::from_static(DATA), Vec::new()));
         put.map_err(|error| store_error("write", &key, error))
     });
-    let is_written: Vec<bool> = written.iter().map(Result::is_ok).collect();
-    let written: Result<(), ChunkError> = written.into_iter().collect();
-    if written.is_err() {
-        on_each(buckets, |index, store| is_written[index].then(|| store.delete(&key(run, index))));
+    if written.iter().all(Result::is_ok) {
+        return Ok(());
     }
-    written
+    on_each(buckets, |index, store| written[index].is_ok().then(|| store.delete(&key(run, index))));
+    let is_full = |error: &ChunkError| matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT);
+    written.into_iter().filter_map(Result::err).min_by_key(is_full).map_or(Ok(()), Err)
 }
 
 /// Reads the object of each bucket.

@@ -17,6 +17,9 @@ pub const SHARDS: &str = "shards:";
 /// The maximum number of buckets. Each check and each listing sends a request to all of them.
 const MAX_BUCKETS: usize = 256;
 
+/// The maximum length of a number in an address, with its leading zeros.
+const MAX_DIGITS: usize = 20;
+
 /// The addresses of the buckets that an address names: one, or those of its range, in order.
 ///
 /// # Errors
@@ -86,7 +89,8 @@ fn split(pattern: &str) -> Option<(&str, &str, &str)> {
 
 /// The bounds of a range `FIRST..LAST` of decimal numbers.
 fn bounds(range: &str) -> Option<(&str, &str)> {
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number =
+        |text: &str| (1..=MAX_DIGITS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     range.split_once("..").filter(|(first, last)| is_number(first) && is_number(last))
 }
 
@@ -122,6 +126,7 @@ mod tests {
             ("shards:/d{3..3}", "only one bucket"),
             ("shards:/d{0..256}", "257 buckets"),
             ("shards:/d{0..4294967296}", "too large"),
+            (&format!("shards:/d{{0..{}1}}", "0".repeat(70_000)), "not a range"),
         ] {
             let error = addresses(bad).unwrap_err();
             assert!(

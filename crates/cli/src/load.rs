@@ -144,30 +144,29 @@ fn discard(url: &MetaUrl) -> Result<(), CliError> {
 #[derive(Debug)]
 pub(crate) enum Input {
     Path(PathBuf),
-    /// A copy of something that can be read only once, such as standard input, and its name.
-    Copy(File, String),
+    /// A copy of standard input, which can be read only once.
+    Copy(File),
     /// A backup in an object store.
     Backup(Arc<BlockStore>, BackupId, Manifest),
 }
 
 impl Input {
     fn new(path: Option<&Path>) -> Result<Input, CliError> {
-        let (name, copied) = match path.filter(|path| *path != Path::new(STANDARD)) {
-            Some(path) => return Ok(Input::Path(path.to_owned())),
-            None => ("standard input".to_owned(), copy(io::stdin().lock())),
-        };
-        let copied = copied.map_err(|error| {
-            CliError::new(format!("cannot keep a copy of {name}: {error}"))
+        if let Some(path) = path.filter(|path| *path != Path::new(STANDARD)) {
+            return Ok(Input::Path(path.to_owned()));
+        }
+        let copied = copy(io::stdin().lock()).map_err(|error| {
+            CliError::new(format!("cannot keep a copy of standard input: {error}"))
                 .at(env::temp_dir().display())
                 .advise("write the dump to a file first, and name it")
         })?;
-        Ok(Input::Copy(copied, name))
+        Ok(Input::Copy(copied))
     }
 
     fn open(&self) -> Result<Reader, DumpError> {
         let file = match self {
             Input::Path(path) => File::open(path)?,
-            Input::Copy(file, _) => {
+            Input::Copy(file) => {
                 let mut file = file.try_clone()?;
                 file.rewind()?;
                 file
@@ -199,12 +198,12 @@ fn load_error(error: DumpError, url: &MetaUrl, input: &Input, stage: Stage) -> C
     let failed = CliError::new(&error);
     let is_empty = match input {
         Input::Path(path) => path.metadata().is_ok_and(|metadata| metadata.len() == 0),
-        Input::Copy(file, _) => file.metadata().is_ok_and(|metadata| metadata.len() == 0),
+        Input::Copy(file) => file.metadata().is_ok_and(|metadata| metadata.len() == 0),
         Input::Backup(..) => false,
     };
     let input = match input {
         Input::Path(path) => path.display().to_string(),
-        Input::Copy(_, name) => name.clone(),
+        Input::Copy(_) => "standard input".to_owned(),
         Input::Backup(_, backup, _) => format!("backup {}", backup.0),
     };
     let is_of_dump = matches!(

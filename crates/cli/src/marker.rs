@@ -215,30 +215,27 @@ pub(crate) fn refuse_marked(volume: &Volume, store: &BlockStore) -> Result<(), C
     }
 }
 
-/// The marker of the store; `None` if it has none that can be read. `bucket` is the store's address.
+/// The first marker that the store has and that can be read. `bucket` is the store's address. A bucket without a marker is
+/// not an error, because backups must be found in what is left of a store.
 ///
 /// # Errors
-/// The store does not work; its buckets do not belong together, or are not all buckets of a volume in their order.
+/// The store does not work; its buckets belong to different volumes, or are not all buckets of a volume in their order.
 pub(crate) fn of(store: &BlockStore, bucket: &str) -> Result<Option<Marker>, CliError> {
     let markers = store.direct().markers()?;
-    let read_all = markers.iter().map(|marker| marker.text.as_deref().and_then(read));
-    let found: Vec<Option<Marker>> = read_all.collect();
-    for (index, (own, at)) in found.iter().zip(&markers).enumerate() {
-        let at = address(at, bucket);
-        if let Some(own) = own {
-            own.check_place(index, markers.len()).map_err(|failed| failed.at(at))?;
-        }
-        let owner = |marker: &Option<Marker>| {
-            marker.as_ref().map(|marker| (marker.uuid.clone(), marker.loaded.clone()))
-        };
-        if owner(own) != owner(&found[0]) {
+    let mut first: Option<Marker> = None;
+    for (index, marker) in markers.iter().enumerate() {
+        let Some(own) = marker.text.as_deref().and_then(read) else { continue };
+        let at = address(marker, bucket);
+        own.check_place(index, markers.len()).map_err(|failed| failed.at(at))?;
+        let first = first.get_or_insert_with(|| own.clone());
+        if first.uuid != own.uuid {
             let what = format!("the buckets do not belong to the same volume, by their objects {MARKER}");
             return Err(CliError::new(what)
                 .at(at)
                 .advise("check the address, and that its file system is mounted"));
         }
     }
-    Ok(found.into_iter().next().flatten())
+    Ok(first)
 }
 
 /// The address of a bucket of a store whose address is `bucket`.
@@ -420,7 +417,7 @@ fn inspect(
 }
 
 /// The content of a marker.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Marker {
     pub(crate) uuid: String,
     pub(crate) name: String,

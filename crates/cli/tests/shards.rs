@@ -337,6 +337,8 @@ fn another_address_must_lead_to_the_same_buckets_in_the_same_order() {
     copy(&place.path("disk2"), &place.path("copy"));
     links(["disk0", "disk1", "copy"]);
     to().failed(1, &["mounted"]);
+    links(["copy", "copy", "disk2"]);
+    to().failed(1, &["are the same place"]);
     links(["disk0", "disk1", "disk2"]);
     assert!(to().err.contains("both addresses lead to the same objects"));
     place.umount(&[]).ok();
@@ -360,6 +362,11 @@ fn backups_are_restored_from_all_buckets() {
     };
     assert_eq!(backups(), 2, "a part and the manifest");
     assert!(limen(&["backup", "ls", "--bucket", &bucket]).ok().contains("vol"));
+    let marker = place.path("disk0/limen-volume");
+    let text = fs::read(&marker).unwrap();
+    fs::remove_file(&marker).unwrap();
+    assert!(limen(&["backup", "ls", "--bucket", &bucket]).ok().contains("vol"), "a marker is lost");
+    fs::write(&marker, text).unwrap();
     let new = Place::new();
     let restore = |bucket: &str| limen(&["backup", "restore", "--yes", &new.url(), "--bucket", bucket]);
     restore(&shards(&place, "disk", 1))
