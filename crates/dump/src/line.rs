@@ -1,5 +1,5 @@
-//! The lines of a dump: one record each, as JSON. A new kind of record is a variant of [`Line`], an arm where
-//! it is made (`records.rs`), and an arm of [`Line::effects`].
+//! The lines of a dump: one record each, as JSON. To add a kind of record, add a variant of [`Line`], the
+//! code that writes it (`records.rs`), and an arm of [`Line::effects`].
 
 use std::sync::Arc;
 
@@ -43,7 +43,8 @@ pub enum Line {
         ino: u64,
         target: Bytes,
     },
-    /// Rows of a chunk, oldest first. Many rows, or rows with much data, are several lines.
+    /// Rows of a chunk, oldest first. If there are many rows, or they have much data, the chunk has several
+    /// such lines.
     Rows {
         ino: u64,
         chunk: u64,
@@ -56,13 +57,13 @@ pub enum Line {
         ino: u64,
         kind: TypeName,
     },
-    /// A slice that more than one row refers to: the number of rows beyond the first. Many rows are several
-    /// lines, which add up.
+    /// A slice that more than one row refers to. `rows` is the number of rows beyond the first. A slice with
+    /// many rows has several such lines, whose numbers add up.
     Shared {
         slice: u64,
         rows: u64,
     },
-    /// A quota, with the usage of the inodes of the dump.
+    /// A quota, with the usage of the inodes in the dump.
     Quota(QuotaLine),
     /// The last line.
     End(LastLine),
@@ -201,7 +202,7 @@ impl QuotaLine {
         let key = self.key()?;
         let limit = |limit: Option<u64>| limit.map_or(Ok(QuotaRule::NO_LIMIT), number);
         let state = u8::try_from(self.state).ok().and_then(QuotaState::from_number);
-        // Every field is named, so that a new one cannot be forgotten.
+        // Name every field, so that a new field cannot be forgotten here.
         let rule = QuotaRule {
             outer: quota_id(self.outer)?,
             max_inodes: limit(self.max_inodes)?,
@@ -216,7 +217,8 @@ impl QuotaLine {
     }
 }
 
-/// The number of a directory quota, which shares a stored number with a flag.
+/// Returns the id of a directory quota if every engine can store it. An inode's record stores the id and a
+/// flag in one number ([`QuotaTag`]), so the id has one bit less than other numbers.
 fn quota_id(id: u64) -> Result<QuotaId, String> {
     if id <= i64::MAX as u64 >> 1 { Ok(QuotaId(id)) } else { Err(format!("the number {id} is too large")) }
 }
@@ -355,7 +357,7 @@ impl From<&Slice> for RowLine {
 }
 
 impl RowLine {
-    /// The number of bytes in the row itself.
+    /// The number of bytes of data in the row itself.
     pub(crate) fn bytes(&self) -> usize {
         self.data.as_ref().map_or(0, |data| data.0.len())
     }
@@ -410,8 +412,8 @@ impl InodeLine {
 }
 
 impl Line {
-    /// The effects that store the record. Settings and counters have none here: they are stored last,
-    /// together, and so make the volume.
+    /// The effects that store the record. Settings and counters have none here, because a load stores them
+    /// last, in one transaction, and only then does the volume exist.
     ///
     /// # Errors
     /// The record is invalid; the text says how.
@@ -468,11 +470,12 @@ impl Line {
     }
 }
 
-/// The most bytes of the value of an extended attribute (`XATTR_SIZE_MAX`, limits.h), and of data in a row.
+/// The maximum size of the value of an extended attribute (`XATTR_SIZE_MAX`, limits.h), and of the data in a
+/// row.
 const MAX_VALUE_BYTES: usize = 64 << 10;
-/// The most bytes of the target of a symlink: `PATH_MAX` without the last byte.
+/// The maximum length of the target of a symlink: `PATH_MAX` without the last byte.
 const MAX_TARGET_BYTES: usize = 4095;
-/// The most bytes of an ACL in its storage form.
+/// The maximum length of an ACL in its storage form.
 const MAX_ACL_BYTES: usize = 1 << 20;
 
 /// # Errors
@@ -481,11 +484,12 @@ fn short(bytes: &[u8], most: usize, what: &str) -> Result<(), String> {
     if bytes.len() <= most { Ok(()) } else { Err(format!("{what} is longer than {most} bytes")) }
 }
 
-/// The most rows of a line. It is small because one transaction of a load has all effects of a line.
+/// The maximum number of rows of a line. It is small because a load stores all rows of a line in one
+/// transaction.
 pub(crate) const MAX_ROWS: usize = 16;
 
-/// The most rows of a [`Line::Shared`]. It is small because an older version loads such a line as one
-/// transaction with an effect for each row.
+/// The maximum number of rows of a [`Line::Shared`]. It is small because older versions load such a line as
+/// one transaction with an effect for each row.
 pub(crate) const MAX_SHARES: u32 = 16;
 
 /// The counter with this name.

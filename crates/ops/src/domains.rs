@@ -16,8 +16,8 @@ use crate::view::{PlanStop, View};
 
 pub(super) const SETTING: &str = "domains";
 
-/// The table that gives the domains in a new ACL their numbers. Before the ACL is stored, its domains are
-/// renumbered as in the volume's table.
+/// The table that gives the domains in a new ACL their numbers. Before the ACL is stored, these numbers are
+/// replaced by those of the volume's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Numbering {
     pub table: Arc<DomainTable>,
@@ -57,9 +57,9 @@ fn parse(text: Option<&str>) -> Option<DomainTable> {
     text.map_or_else(|| Some(DomainTable::default()), DomainTable::from_storage)
 }
 
-/// Renumbers the identities of an ACL as in the volume's table. Domains that are new to the volume are
-/// appended to the table. If all domains of the ACL are known, the table is not read and the function cannot
-/// fail.
+/// Replaces the numbers of the domains in an ACL by those of the volume's table. Domains that are new to the
+/// volume are appended to the table. If all domains of the ACL are known, the table is not read and the
+/// function cannot fail.
 ///
 /// # Errors
 /// EIO if the table is damaged; ENOSPC if it is full.
@@ -99,7 +99,7 @@ pub fn reserve_domains(view: &mut View<'_>, reach: u32, effects: &mut Vec<Effect
     let before = table.domains().len();
     let mut numbers = 0..=u32::MAX;
     while table.domains().len() < reach as usize {
-        // A domain that is in the table already takes no new number; the next one is tried.
+        // If the domain is in the table already, `append` adds nothing, and the loop tries the next domain.
         let domain = numbers.next().and_then(|number| format!("S-1-0-{number}").parse().ok());
         table.append(domain.ok_or(Errno::EIO)?).ok_or(Errno::ENOSPC)?;
     }

@@ -78,8 +78,8 @@ pub struct Layout<V, M, H, U> {
 ///
 /// # Errors
 /// Those of [`check_version`] and of the functions of `layout`; [`OpenError::InUse`] if the layout is of the
-/// previous version and a session seems to be alive. The latter only protects from mistakes, because the
-/// clocks of machines may differ.
+/// previous version and a session seems to be alive. The check of the sessions only protects against
+/// mistakes, because the clocks of machines may differ.
 pub fn ensure_version<V, M, H, U>(
     known: u64,
     location: &str,
@@ -112,7 +112,8 @@ where
     checked.map(drop)
 }
 
-/// A session that was not renewed for this long is not in use: twice the time after which mounts remove it.
+/// If a session was not renewed for this long, it counts as dead. This is twice the time after which mounts
+/// remove a session.
 const SILENT: Duration = Duration::from_secs(180);
 
 fn is_recent(heartbeat: i64) -> bool {

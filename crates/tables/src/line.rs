@@ -8,8 +8,8 @@ use types::{AclId, ChunkIndex, Ino, Slice};
 use crate::table::Table;
 use crate::values;
 
-/// A row or a part of it: the values of the first columns of numbers and of the first columns of byte
-/// strings. As a key, it selects all rows that have these values in these columns.
+/// A row, or a key that selects rows: values for the first number columns and for the first byte-string
+/// columns of a table. A key selects all rows that have these values in these columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line<'v> {
     pub table: Table,
@@ -77,7 +77,7 @@ impl<'v> Line<'v> {
     }
 }
 
-/// The key of the rows that answer a record key. The answer for the usage is the sum of its rows.
+/// The key of the rows that answer a record key. The usage is the sum of its rows.
 pub fn row_key(key: &RecordKey) -> Line<'_> {
     let of = |table, ino: &Ino| Line::new(table, [ino.0], []);
     match key {
@@ -117,9 +117,9 @@ pub fn removed(effect: &Effect) -> Option<Line<'_>> {
     })
 }
 
-/// The rows that an effect puts, except rows of inodes, and rows of quotas, because a quota keeps its
-/// counters. Each row replaces the row with the same key. The caller must not put rows that belong to an
-/// inode that does not exist.
+/// The rows that an effect puts, except rows of inodes and of quotas. (A row of a quota is not simply
+/// replaced, because the quota keeps its counters.) Each row replaces the row with the same key. The caller
+/// must not put rows that belong to an inode that does not exist.
 pub fn put(effect: &Effect) -> Vec<Line<'_>> {
     vec![match effect {
         Effect::PutDirent { parent, name, ino, kind } => {

@@ -1,4 +1,4 @@
-//! Helpers for the texts of statements.
+//! Helpers that build the text of SQL statements.
 
 use std::fmt::{Display, Write};
 
