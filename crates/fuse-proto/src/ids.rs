@@ -29,8 +29,9 @@ id! {
     Fh
 }
 id! {
-    /// The owner of a lock: a hash of a kernel pointer. It points to the process's `struct files_struct` or,
-    /// for `flock(2)` and open file description locks, to the `struct file`.
+    /// The owner of a lock: a hash of a kernel pointer. For `flock(2)` and open file description locks, this
+    /// is the pointer to the `struct file`. For other locks, it is the pointer to the process's
+    /// `struct files_struct`.
     LockOwner
 }
 

@@ -1,4 +1,4 @@
-//! The CPUs of the machine: the kernel has a queue of requests for each.
+//! The CPUs of the machine. For FUSE over io_uring, the kernel has one queue of requests for each CPU.
 
 use std::fs;
 use std::io;
@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
 
-/// Pins the calling thread to one CPU. A wake-up between a caller and a worker takes a few microseconds on the same CPU,
-/// and some tens of microseconds across CPUs of a virtual machine.
+/// Pins the calling thread to one CPU. A wake-up between a caller and a worker takes a few microseconds on
+/// the same CPU, and tens of microseconds between CPUs of a virtual machine.
 pub(crate) fn pin(cpu: usize) -> Result<(), Errno> {
     let mut set = CpuSet::new();
     set.set(cpu);
@@ -25,7 +25,7 @@ pub(crate) fn online_cpus() -> io::Result<Vec<usize>> {
     Ok(ranges.into_iter().flatten().collect())
 }
 
-/// The number of possible CPUs (`num_possible_cpus`): the kernel has one queue for each.
+/// The number of possible CPUs (`num_possible_cpus`). The kernel has one queue for each.
 pub(crate) fn possible_cpus() -> io::Result<usize> {
     let list = fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let count = count_cpus(list.trim()).filter(|count| (1..=MAX_QUEUES).contains(count));

@@ -34,8 +34,8 @@ impl Nfs4Acl {
         if acl.entries.len() > Self::MAX_ENTRIES { Err(AclError::TooLong) } else { Ok(acl) }
     }
 
-    /// Builds an ACL without a check of the limit: the number of entries is known to be within it, or the ACL
-    /// is never stored.
+    /// Builds an ACL without a check of the limit. The caller knows that the number of entries is within the
+    /// limit, or never stores the ACL.
     pub(super) fn of_few(flags: AclFlags, entries: impl IntoIterator<Item = Entry>) -> Self {
         let entries: Arc<[Entry]> = entries.into_iter().collect();
         let nothing = Entry::allow(Who::Everyone, Mask::NONE);
@@ -62,7 +62,7 @@ impl Nfs4Acl {
         let mut denied = HashSet::new();
         for entry in self.entries.iter().filter(|entry| entry.is_effective() && entry.mask.has(Mask::EXECUTE))
         {
-            // A SID is the same principal with and without the flag of a group.
+            // A SID is the same principal with or without the group flag.
             let who = match entry.who {
                 Who::NamedGroup(id) if id.to_system().is_none() => Who::User(id),
                 who => who,
@@ -124,7 +124,7 @@ impl Nfs4Acl {
         Self::new(self.flags, self.entries.iter().copied().chain(heirs))
     }
 
-    /// The content hash that the ACL is stored under: never [`AclId::NONE`].
+    /// The content hash under which the ACL is stored. It is never [`AclId::NONE`].
     pub fn id(&self) -> AclId {
         crate::content_id(b"limenfs nfs4 acl 1\0", &self.to_storage())
     }

@@ -9,12 +9,12 @@ use crate::evaluate::Class;
 /// The reason for the decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The mode's bits of this class, because the file has no ACL, or the mode's group bits are clear, so
-    /// that Linux ignores the ACL, or the caller is the owner.
+    /// The mode's bits of this class decided. The file has no ACL, or the caller is the owner, or Linux
+    /// ignores the ACL because the mode's group bits are clear.
     Mode(Class),
-    /// The entry with this tag. For a granted request, it grants everything that is requested. For a denied
-    /// one, it is the only entry that applies, or the first of several group entries. `masked` says that the
-    /// entry would grant the request without the mask.
+    /// The entry with this tag decided. For a granted request, it grants everything that is requested. For a
+    /// denied request, it is the only entry that applies, or the first of several group entries. `masked`
+    /// says that only the mask denies the request: the entry without the mask would grant it.
     Entry { tag: Tag, masked: bool },
 }
 

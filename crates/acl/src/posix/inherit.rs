@@ -15,10 +15,11 @@ pub struct Inherited {
 /// The permissions of a file created with `mode` and `umask` (nine bits, the others are ignored) in a
 /// directory with this default ACL. Equivalent to `posix_acl_create` and `posix_acl_create_masq`.
 ///
-/// Without a default ACL, the umask limits the mode. With one, even a minimal one, the umask is ignored: the
-/// file's access ACL is the default ACL with owner, others, and mask (or else owning group) limited by the
-/// mode, and the file's mode is what both allow. Directories also inherit the default ACL unchanged. Symbolic
-/// links get no ACL and ignore the umask. SUID, SGID and sticky bits of `mode` stay.
+/// Without a default ACL, the umask limits the mode. With a default ACL, even a minimal one, the umask is
+/// ignored. The file's access ACL is the default ACL in which the mode limits the entries of the owner, of
+/// others, and of the mask (of the owning group if there is no mask). The file's mode is what both allow.
+/// Directories also inherit the default ACL unchanged. Symbolic links get no ACL and ignore the umask. SUID,
+/// SGID and sticky bits of `mode` stay.
 pub fn inherit(default: Option<&PosixAcl>, mode: Mode, umask: u32, file_type: FileType) -> Inherited {
     if file_type == FileType::Symlink {
         return Inherited { mode, access: None, default: None };

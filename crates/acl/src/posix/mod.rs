@@ -8,9 +8,9 @@
 //! | `mode` | conversion between mode and ACL, chmod | `posix_acl_update_mode`, `__posix_acl_chmod` |
 //! | `inherit` | what a new file gets from its directory | `posix_acl_create` |
 //! | `check` | what mode, ACL and capabilities grant | `generic_permission`, `posix_acl_permission` |
-//! | `compiled` | the decisions of `check`, from a prepared form | |
+//! | `compiled` | an ACL prepared for the decisions of `check` | |
 //! | `explain` | which entry decided | |
-//! | `traverse` | whether every caller may search | |
+//! | `traverse` | whether every caller may search a directory | |
 
 mod acl;
 mod check;

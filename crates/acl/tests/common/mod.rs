@@ -1,5 +1,5 @@
-//! Shared parts of the randomised tests: a random number generator, ACLs and callers from a small range of
-//! ids, and naive implementations of the rules, written after the text of the standards.
+//! Shared parts of the randomised tests: a random number generator, random ACLs and callers with ids from a
+//! small range, and naive implementations that follow the text of the standards.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
@@ -52,7 +52,8 @@ impl Rng {
     }
 }
 
-/// The number of cases that a test tries: `ACL_CASES`, or else a number that is quick enough for every day.
+/// The number of cases that a test tries: the environment variable `ACL_CASES`, or `default` if it is not
+/// set.
 pub(crate) fn cases(default: u64) -> u64 {
     match std::env::var("ACL_CASES") {
         Ok(cases) => cases.parse().expect("ACL_CASES is a decimal number"),
@@ -60,7 +61,8 @@ pub(crate) fn cases(default: u64) -> u64 {
     }
 }
 
-/// A random valid POSIX ACL with ids below `ids`; a quarter of them are minimal or nearly so.
+/// A random valid POSIX ACL with ids below `ids`. One in four names no user or group, and another one in four
+/// names exactly one.
 pub(crate) fn posix_acl(ids: u32, rng: &mut Rng) -> PosixAcl {
     let (users, groups) = match rng.below(8) {
         0 | 1 => (0, 0),
@@ -84,7 +86,7 @@ pub(crate) fn posix_acl(ids: u32, rng: &mut Rng) -> PosixAcl {
     PosixAcl::from_entries(entries).unwrap()
 }
 
-/// A random NFSv4 ACL of up to `max_entries` entries with ids below `ids`, and a few identities of domains.
+/// A random NFSv4 ACL of 1 to `max_entries` entries, which name ids below `ids` and a few SIDs.
 pub(crate) fn nfs4_acl(ids: u32, max_entries: u32, rng: &mut Rng) -> Nfs4Acl {
     let count = rng.below(max_entries) + 1;
     let entries: Vec<nfs4::Entry> = (0..count).map(|_| nfs4_entry(ids, rng)).collect();
@@ -116,15 +118,15 @@ pub(crate) fn sid(rng: &mut Rng) -> Id {
     format!("{}-{}", rng.below(2) + 1, rng.below(3)).parse().unwrap()
 }
 
-/// A random caller with ids below `ids`, in none, few, many or all groups.
+/// A random caller with ids below `ids`, with no, few or many supplementary groups.
 pub(crate) fn cred(ids: u32, caps: &[Caps], rng: &mut Rng) -> Cred {
     let count = rng.pick(&[0, 1, 2, ids / 3, ids]);
     let groups: Vec<u32> = (0..count).map(|_| rng.below(ids)).collect();
     Cred::new(rng.below(ids), rng.below(ids), &groups, rng.pick(caps))
 }
 
-/// The access check algorithm of `acl(5)`, step by step, with the mode bits if there is no ACL, and with the
-/// step that Linux adds in front: if the group bits are clear, the ACL is ignored.
+/// The access check algorithm of `acl(5)`, step by step. The mode decides if there is no ACL, or if the group
+/// bits of the mode are clear, because Linux then ignores the ACL.
 pub(crate) fn naive_posix(cred: &Cred, want: Perm, inode: &posix::FileAttrs<'_>) -> bool {
     let in_group = |gid: u32| cred.gid == gid || cred.groups().contains(&gid);
     let class = |shift: u32| Perm::new(inode.mode.bits() >> shift).has(want);
@@ -160,14 +162,14 @@ pub(crate) fn naive_posix(cred: &Cred, want: Perm, inode: &posix::FileAttrs<'_>)
 pub(crate) enum Outcome {
     Allowed,
     Denied,
-    /// The list ended with permissions undecided.
+    /// The list ended before all requested permissions were decided.
     Open,
 }
 
-/// The words of that section: "Each ACE is processed until all of the bits of the requester's access have
-/// been ALLOWED. Once a bit has been ALLOWED by an ACCESS_ALLOWED_ACE, it is no longer considered in the
-/// processing of later ACEs. If an ACCESS_DENIED_ACE is encountered where the requester's access still has
-/// unALLOWED bits in common with the 'access_mask' of the ACE, the request is denied." Permissions that
+/// The algorithm of RFC 8881 section 6.2.1: "Each ACE is processed until all of the bits of the requester's
+/// access have been ALLOWED. Once a bit has been ALLOWED by an ACCESS_ALLOWED_ACE, it is no longer considered
+/// in the processing of later ACEs. If an ACCESS_DENIED_ACE is encountered where the requester's access still
+/// has unALLOWED bits in common with the 'access_mask' of the ACE, the request is denied." Permissions that
 /// owners always have are removed from the request first.
 pub(crate) fn naive_nfs4(cred: &Cred, sids: &[Id], uid: u32, gid: u32, acl: &Nfs4Acl, want: Mask) -> Outcome {
     let in_group = |gid: u32| cred.gid == gid || cred.groups().contains(&gid);
@@ -200,8 +202,8 @@ pub(crate) fn naive_nfs4(cred: &Cred, sids: &[Id], uid: u32, gid: u32, acl: &Nfs
     if open == 0 { Outcome::Allowed } else { Outcome::Open }
 }
 
-/// A POSIX mode in terms of NFSv4: the first class that applies, `rwx` and the permissions that come with
-/// them.
+/// The NFSv4 permissions that a POSIX mode grants: those of the first class that applies, from its `rwx`
+/// bits, and those that do not depend on these bits.
 pub(crate) fn naive_nfs4_mode(cred: &Cred, uid: u32, gid: u32, mode: Mode, is_dir: bool) -> u32 {
     let in_group = cred.gid == gid || cred.groups().contains(&gid);
     let (rwx, rest) = if cred.uid == uid {
