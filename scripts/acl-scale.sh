@@ -1,14 +1,15 @@
 #!/bin/bash
-# Measures the cost of ACLs on Redis in a volume with many files, 100 in a directory: a third without ACLs, a
-# third with an ACL that is equivalent to a mode, a third with access and default ACLs of 511 entries, as many
-# as the kernel sends. First prints how the files were created, then `limen bench acl` on that volume.
-# Requires root, and two CPUs that do nothing else.
+# Measures the cost of ACLs on Redis in a volume with many files, 100 in each directory. A third of the files
+# has no ACL. A third is in directories whose default ACL is equivalent to a mode. A third has access and
+# default ACLs of 511 entries, the most that the kernel sends. Prints the rate and the cost of creating the
+# files, and then the output of `limen bench acl` on that volume. Requires root, and two CPUs that do nothing
+# else.
 #
 #   scripts/acl-scale.sh [LIMEN [DIRECTORIES [ROUNDS]]]
 #
-# Each third has two trees of a little more than DIRECTORIES squared directories of 100 files (default 41: a
-# million files in all). The trees are made in the order off, on, full, full, on, off, because creating slows
-# down while the volume grows.
+# Each third consists of two trees. A tree has a little more than DIRECTORIES * DIRECTORIES directories of 100
+# files (default 41: a million files in all six trees). The trees are created in the order off, on, full,
+# full, on, off, because creation becomes slower while the volume grows.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -33,7 +33,7 @@ fn list(path: &Path) -> usize {
     fs::read_dir(path).unwrap().count()
 }
 
-/// A volume mounted with this option, with a file, a directory with an entry, and a symbolic link.
+/// A volume with a file, a directory that has an entry, and a symbolic link, mounted with this option.
 fn mounted(option: &str) -> Option<Mounted> {
     let volume = Mounted::new(&[])?;
     fs::write(volume.at("file"), "text").unwrap();
@@ -115,11 +115,11 @@ fn relatime_updates_atime_once_after_each_change() {
     quiet.read_to_string(&mut text).unwrap();
     assert_eq!((text.as_str(), atime(&file)), ("text, more", (3_000, 0)));
     drop(quiet);
-    // Opening is not reading.
+    // Opening a file does not update its access time.
     drop(File::open(&file).unwrap());
     OpenOptions::new().write(true).open(&file).unwrap().sync_all().unwrap();
     assert_eq!(atime(&file), (3_000, 0));
-    // Access times from reads survive a remount; times that are set afterwards win.
+    // Access times from reads survive a remount, unless utimensat(2) sets others after the read.
     let kept = [read(&file), atime(&dir), atime(&link)];
     remount(&volume, "relatime");
     assert_eq!([atime(&file), atime(&dir), atime(&link)], kept);

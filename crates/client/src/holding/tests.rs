@@ -90,7 +90,7 @@ fn stored(engine: &Counted, key: RecordKey) -> Option<Inode> {
     })
 }
 
-/// Runs `work` while a thread commits queued changes and receives recalls.
+/// Runs `work` while one thread commits queued changes and another one receives recalls.
 fn beside<T>(holder: &Arc<Meta>, work: impl FnOnce() -> T) -> T {
     let is_over = AtomicBool::new(false);
     let mut changes = holder.engine().watch().unwrap().unwrap();
@@ -201,7 +201,7 @@ fn a_directory_that_is_held_after_all_is_not_given_back_as_a_stale_hold() {
     assert!(state.directories.contains(&Ino(10)) && state.stale_holds.is_empty());
 }
 
-/// The directory stays in `stale_holds` for the rest of the session.
+/// The directory stays in `stale_holds` for the rest of the session, but nobody waits for it.
 #[test]
 fn a_directory_that_was_never_created_lets_the_queue_gather() {
     let meta = client(&volume(), true);
@@ -349,7 +349,8 @@ fn changes_that_a_killed_client_had_answered_are_committed_by_the_next() {
     drop(holder);
     let before = engine.counts();
     assert!(other.replay(&journals, &nothing_to_store()).unwrap());
-    // The read is of the session. The commits are its renewal, the queue, and its removal.
+    // The one read is that of the session. The commits are the renewal of the session, the queue, and the
+    // removal of the session.
     let counts = engine.counts() - before;
     assert_eq!((counts.reads, counts.commits), (1, 3));
     assert_eq!(journals.all(), []);
@@ -532,7 +533,7 @@ impl Twins {
                 }
             }
             5 => {
-                // If it is open, it stays without a name.
+                // A file that is open stays, without a name.
                 let open = Some(ino).filter(|_| self.below(2) == 0);
                 drop(self.both(&Unlink { parent, name, open }));
             }
@@ -720,8 +721,8 @@ fn random_operations_survive_kills() {
     }
 }
 
-/// A client that registered after it had committed something else, like a mount that first cleans up after
-/// others. Its operations before its first term have the lowest numbers.
+/// A client that commits a change before it begins its session, like a mount that first cleans up after dead
+/// mounts. The operation id of this change belongs to no term.
 fn registered_later(engine: &Counted, journals: &Memory) -> Arc<Meta> {
     let meta = Arc::new(Meta::open(engine.clone(), 1000).unwrap());
     meta.replay(journals, &nothing_to_store()).unwrap();
@@ -733,8 +734,9 @@ fn registered_later(engine: &Counted, journals: &Memory) -> Arc<Meta> {
     meta
 }
 
-/// A replay renews and removes the session under ids of another client. The killed client may have used the
-/// ids that come next in its session, and the database does nothing for an id that it knows.
+/// A replay uses operation ids of another session to renew and remove the session. It cannot use the first
+/// ids of the session itself: the killed client may have used them, and the database ignores a change whose
+/// id it knows.
 #[test]
 fn a_replay_removes_the_session_whatever_the_killed_client_had_committed() {
     let (engine, journals) = (volume(), Memory::default());
@@ -749,7 +751,7 @@ fn a_replay_removes_the_session_whatever_the_killed_client_had_committed() {
     assert_eq!(journals.all(), []);
 }
 
-/// A transaction that was sent according to the journal, but was not queued, was never answered.
+/// If a journal lists sent transactions but no queued ones, the sent ones were never answered.
 #[test]
 fn a_journal_without_a_queue_is_replayed() {
     let (engine, journals) = (volume(), Memory::default());
@@ -765,8 +767,8 @@ fn a_journal_without_a_queue_is_replayed() {
     assert_eq!(journals.all(), []);
 }
 
-/// A journal that cannot be used does not keep the others from being replayed. After its session is removed,
-/// it does not keep the mount from starting either.
+/// A journal that cannot be used does not prevent the replay of the others. After its session is removed, it
+/// does not prevent the start of the mount either.
 #[test]
 fn one_unusable_journal_does_not_hold_up_the_others() {
     let (engine, journals) = (volume(), Memory::default());

@@ -43,7 +43,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// Lets the thread unwind. This does nothing if the thread has already ended.
+    /// Makes the thread unwind. This does nothing if the thread has already ended.
     fn end(&self) {
         let _ = self.answers.send(false);
     }
@@ -74,7 +74,7 @@ pub(super) struct Kill {
     pub(super) at: Duration,
 }
 
-/// The events of the machines, each list in the order of time.
+/// The events of the machines; each list is sorted by time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Events {
     pub(super) halts: Vec<Halt>,
@@ -82,11 +82,10 @@ pub(super) struct Events {
     pub(super) kills: Vec<Kill>,
 }
 
-/// The work of a main thread, which runs a client or the tools. The number of the tools follows those of the
-/// clients.
+/// The work of a main thread. It runs a client, or the tools, whose number is that of the last client plus 1.
 pub(super) type Main = Box<dyn FnOnce() + Send>;
 
-/// The machine of a thread.
+/// The simulated machine, as one thread uses it.
 #[derive(Debug)]
 struct ThreadMachine {
     clocks: Arc<Clocks>,
@@ -106,8 +105,8 @@ thread_local! {
     static RNG: RefCell<Rng> = RefCell::new(Rng::new(0));
 }
 
-/// From now on this thread draws other random numbers. A program has its own for each act, so they stay the
-/// same if other acts are cut.
+/// Replaces the random numbers of this thread. A program calls this before each of its acts, so an act has
+/// the same random numbers if other acts are cut from the history.
 pub(super) fn set_rng(rng: Rng) {
     RNG.set(rng);
 }
@@ -169,7 +168,7 @@ impl ThreadMachine {
     }
 }
 
-/// The parts of a [`ThreadMachine`] that can be sent to another thread.
+/// The name and the machine of a new thread, without its channels to the scheduler.
 struct Seat {
     clocks: Arc<Clocks>,
     client: usize,
@@ -261,14 +260,14 @@ pub(super) fn run(
             clocks.advance_to(*at);
             let is_killed =
                 |thread: &Option<Thread>| thread.as_ref().is_some_and(|one| one.client == *client);
-            // All threads of the process are told to end at once, as at the end of the history.
+            // Tell all threads of the process to end at once, as at the end of the history.
             threads.iter().filter(|thread| is_killed(thread)).flatten().for_each(Thread::end);
             let before = threads.len();
             while threads.iter().any(is_killed) {
                 if !receive(&received, &mut threads, &mut running, &mut findings) {
                     break 'run;
                 }
-                // A thread that another one starts while it unwinds never runs.
+                // If a thread that unwinds starts another thread, that thread never runs.
                 for thread in threads[before..].iter_mut().filter(|thread| is_killed(thread)) {
                     thread.take().iter().for_each(Thread::end);
                 }
@@ -293,7 +292,7 @@ pub(super) fn run(
         }
     }
     before_end();
-    // All threads are told to end at once, because a thread that unwinds may need a lock that another holds.
+    // Tell all threads to end at once, because a thread that unwinds may need a lock that another one holds.
     threads.iter().flatten().for_each(Thread::end);
     drop(threads);
     joins.into_iter().for_each(|join| drop(join.join()));

@@ -38,7 +38,7 @@ impl Bench {
         Bench { engine, client }
     }
 
-    /// The round trips of `act`, after the directories and the names in them were cached.
+    /// The number of round trips of `act`, after the names in `warm` and their directories were cached.
     fn cost<T>(&self, warm: &[(Ino, &str)], act: impl FnOnce(&Client) -> T) -> (u64, T) {
         for dir in [ROOT].into_iter().chain(warm.iter().map(|(dir, _)| *dir)) {
             self.client.inode(dir);
@@ -72,7 +72,7 @@ fn alone(factory: Factory<'_>) {
     warm_operations(&Bench::new(factory, true), 0);
 }
 
-/// Runs each kind of operation once; `looks` is the cost of one that only reads.
+/// Runs each kind of operation once. `looks` is the cost of an operation that only reads.
 fn warm_operations(bench: &Bench, looks: u64) {
     let b = bench;
     let dir = b.pin(1, "mkdir", &[], |c| c.mkdir(ROOT, "dir"));
@@ -161,8 +161,8 @@ fn absent_names_need_no_round_trip(factory: Factory<'_>) {
         for name in ["c", "d"] {
             b.client.create(dir, name).unwrap();
         }
-        // The cache is emptied, and the directory, which another client has changed, is listed in three
-        // pages.
+        // Another client changes the directory, the cache is emptied (`set_exclusive`), and the directory is
+        // listed in three pages.
         let others = b.client.stranger().create(dir, "e").unwrap();
         b.client.meta.set_exclusive(alone);
         b.pin(1, "an uncached name in an uncached directory", &[], |c| c.lookup(dir, "z"));
