@@ -26,9 +26,9 @@ kind of database.
 
 The volume can be mounted and in use, and the dump shows one moment. Data that mounts have not stored yet is missing: a mount
 stores data at close and fsync, and after about five seconds at most; sync(1) has no effect. On Redis, etcd and TiKV, records
-that change during the dump are read again, until few are left to read at once. If mounts change very many records all the
-time, or one file of more than 255 GiB, the dump fails. On these servers, a dump also needs a file for all records in TMPDIR
-or /tmp.
+that change during the dump are read again, until few are left to read at once. If more than 200,000 records have changed,
+the dump fails. On Redis, it also fails if too many records, or a file of more than 255 GiB, keep changing. On Redis, etcd
+and TiKV, a dump also needs a file for all records in TMPDIR or /tmp.
 
 Examples:
   limen dump sqlite:///var/lib/limen/home.db home.dump
