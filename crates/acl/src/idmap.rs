@@ -145,7 +145,7 @@ fn check_overlap(
 /// The callers that become the anonymous user. No caller keeps capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Squash {
-    /// User 0 becomes the anonymous user. Group 0 becomes the anonymous group, also as a supplementary group;
+    /// User 0 becomes the anonymous user. Group 0 becomes the anonymous group, even as a supplementary group;
     /// other groups stay.
     Root,
     /// Every caller becomes the anonymous user in the anonymous group, without supplementary groups.

@@ -139,7 +139,7 @@ proptest! {
         }
     }
 
-    /// A mode and the ACL that is shown for it grant the same to everybody, also when opening a file.
+    /// A mode and the ACL that is shown for it grant the same to everybody, even when a file is opened.
     #[test]
     fn mode_and_its_acl_agree(bits in 0..0o1000_u32, is_dir in any::<bool>(), uid in 0..3_u32, gid in 0..4_u32) {
         let mode = Mode::new(bits);

@@ -14,7 +14,7 @@ use crate::{abe, acl, files};
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "\
-The benchmark creates a directory of its own below PATH and removes it at the end, also after Ctrl-C. Write a path named
+The benchmark creates a directory of its own below PATH and removes it at the end, even after Ctrl-C. Write a path named
 acl or abe as ./acl or ./abe.
 Columns: operations per second of all threads; CPU time per operation of this process and of the mount's process; and on a
 limenfs mount, requests of the kernel and round trips to the metadata engine per operation. For ls -lR, an operation is one

@@ -73,7 +73,7 @@ impl Phase {
 }
 
 /// Tests and measures a store. `name` is shown, and `run` makes the keys of this run unique. Everything that
-/// was stored is removed, also after an error or Ctrl-C.
+/// was stored is removed, even after an error or Ctrl-C.
 ///
 /// # Errors
 /// The store does not answer as it should, or a request fails; the user has interrupted the command.

@@ -86,8 +86,8 @@ pub(crate) struct Bucket<'a> {
     pub(crate) store: &'a dyn Backend,
 }
 
-/// The buckets of a store, at least one. Requests to them reach all objects there, also objects that belong in another
-/// bucket.
+/// The buckets of a store, at least one. Requests to them reach all objects there, including objects that
+/// belong in another bucket.
 pub(crate) fn buckets_of(store: &dyn Backend) -> Vec<Bucket<'_>> {
     let buckets = store.buckets();
     if buckets.is_empty() { vec![Bucket { address: "", store }] } else { buckets }

@@ -48,7 +48,7 @@ pub struct DiskCacheOptions {
     /// How many bytes of disk the blocks of this volume may take.
     pub max_bytes: u64,
     /// How many bytes of the disk stay free. Before the cache writes a block, it removes the least recently
-    /// used blocks until this holds, also if other programs took the space.
+    /// used blocks until this holds, even if other programs took the space.
     pub min_free_bytes: u64,
 }
 

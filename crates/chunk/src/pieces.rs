@@ -17,7 +17,7 @@ impl BlockStore {
     /// Fills `buf` with the bytes from `pos` on of a chunk with these rows, which are in commit order.
     ///
     /// # Errors
-    /// As for [`BlockStore::read`]; [`ChunkError::Row`] also for an inline row that holds fewer bytes than
+    /// As for [`BlockStore::read`]; also [`ChunkError::Row`] for an inline row that holds fewer bytes than
     /// its length.
     pub fn read_chunk(&self, rows: &[Slice], pos: u32, buf: &mut [u8]) -> Result<(), ChunkError> {
         let pieces = resolve(rows, pos, buf.len() as u32);

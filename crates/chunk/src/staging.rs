@@ -12,9 +12,9 @@
 //!                                 /damaged/    objects that failed verification and were not uploaded
 //! ```
 //!
-//! A directory `<n>` is an *area*. A process locks every area that no live process holds, also to upload what
-//! a killed process left there, and creates one if there is none. In the areas of live processes, and in
-//! other configured directories, it only lists, reads and deletes objects.
+//! A directory `<n>` is an *area*. A process locks every area that no live process holds, so that it also
+//! uploads what a killed process left there, and creates one if there is none. In the areas of live
+//! processes, and in other configured directories, it only lists, reads and deletes objects.
 //!
 //! Nothing is uploaded until the caller has checked the store. If the store did not answer then, each request
 //! to it runs the check first, until the check succeeds.

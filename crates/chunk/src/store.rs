@@ -169,7 +169,7 @@ impl BlockStore {
     }
 
     /// Stores `data`, at most a chunk's length, as slice `id`, with its blocks in parallel. When it returns,
-    /// every block can be read, also by other machines; with write-back, other machines can read a block only
+    /// every block can be read, even by other machines; with write-back, other machines can read a block only
     /// after its upload. The blocks survive a power failure only after [`BlockStore::make_durable`].
     ///
     /// # Errors

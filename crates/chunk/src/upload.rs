@@ -139,7 +139,7 @@ impl Upload {
     }
 }
 
-/// One attempt to store a block. When it ends, waiters are notified, also if it is dropped before it runs.
+/// One attempt to store a block. When it ends, waiters are notified, even if it is dropped before it runs.
 struct Attempt {
     upload: Arc<Upload>,
     data: Bytes,

@@ -23,7 +23,7 @@ const SKIPPED_SLICES: u64 = 1 << 40;
 /// above such a number might not fit into the databases.
 const LAST_SLICE: u64 = 1 << 62;
 
-/// Changes settings. Mounts, also those of the embedded engine, read the settings every few seconds.
+/// Changes settings. Mounts, including those of the embedded engine, read the settings every few seconds.
 pub(crate) fn configure(
     url: &MetaUrl,
     engine: Arc<dyn Engine>,

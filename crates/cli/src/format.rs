@@ -214,7 +214,7 @@ fn create_volume(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<()
     // The marker is written after the volume's record. Only one of two concurrent formats can write the
     // record, so the marker names the volume that exists.
     let marked = if volume.store_marker { marker::put(volume, &store) } else { Ok(()) };
-    // The volume exists now, also if the store could not be marked.
+    // The volume exists now, even if the store could not be marked.
     if !rustix::process::geteuid().is_root() {
         give_root_directory(url, Arc::clone(&engine))?;
     }

@@ -58,7 +58,7 @@ pub(crate) struct FsckArgs {
     #[arg(value_name = "META-URL|PATH")]
     url: String,
     /// Check only this file, or this directory and everything below. The path begins at the volume's root,
-    /// also if a subdirectory of the volume is mounted; symbolic links are not followed
+    /// even if a subdirectory of the volume is mounted; symbolic links are not followed
     #[arg(long, value_name = "PATH", conflicts_with_all = ["repair", "end_maintenance"], value_hint = ValueHint::Other)]
     path: Option<OsString>,
     /// Repair what can be repaired without losing data; the volume must not be mounted, and new mounts are

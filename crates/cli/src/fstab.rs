@@ -148,7 +148,7 @@ pub(crate) fn read(path: &Path) -> Result<String, CliError> {
     }
 }
 
-/// Replaces a file atomically: a reader sees the old text or the new one, also after a crash. Owner and mode
+/// Replaces a file atomically: a reader sees the old text or the new one, even after a crash. Owner and mode
 /// stay the same.
 ///
 /// # Errors

@@ -14,7 +14,7 @@ use command::error::{CliError, ErrorAt};
 use command::output;
 use rustix::fs::Mode;
 
-/// Every command is in the section of user commands, also a command that only root can use.
+/// Every command is in the section of user commands, even a command that only root can use.
 const SECTION: &str = "1";
 
 #[derive(Debug, clap::Args)]

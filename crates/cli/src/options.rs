@@ -133,7 +133,7 @@ pub(crate) struct Options {
     pub(crate) fuse: fuse::Options,
     /// Take the volume's lock shared, so that several processes can mount the volume.
     pub(crate) shared: bool,
-    /// Commit changes before they are answered, also in directories that the mount has created.
+    /// Commit changes before they are answered, even in directories that the mount has created.
     pub(crate) sync_metadata: bool,
     /// Retry timeout of requests that fail at the database. `None` for the default, which outlasts a restart
     /// of the database.
@@ -191,7 +191,7 @@ const FLAGS: &[Flag] = &[
 ];
 
 /// Flags that are accepted and ignored, because they are always in effect or are meant for other programs
-/// that read fstab(5). mount(8) passes `user` also with a value. Options that begin with `x-` or `X-` are
+/// that read fstab(5). mount(8) also passes `user` with a value. Options that begin with `x-` or `X-` are
 /// ignored too.
 const IGNORED: &[&str] = &[
     "defaults",

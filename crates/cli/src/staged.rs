@@ -1,4 +1,4 @@
-//! Records the directories on this machine where blocks wait for upload, also after the mount that staged
+//! Records the directories on this machine where blocks wait for upload, even after the mount that staged
 //! them has ended.
 //!
 //! Commands that read a volume's objects without its mount (`limen fsck --data`, `limen gc`, a mount without

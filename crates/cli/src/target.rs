@@ -174,7 +174,7 @@ fn kind_of_mount(device: u64) -> Option<String> {
     line.split_once(" - ")?.1.split(' ').next().map(str::to_owned)
 }
 
-/// A path for JSON: as text, and also as hexadecimal bytes if it is not UTF-8.
+/// A path for JSON: as text, and as hexadecimal bytes if it is not UTF-8.
 pub(crate) fn path_to_json(path: &[u8]) -> (String, Option<String>) {
     let text = String::from_utf8_lossy(path).into_owned();
     let bytes =

@@ -233,7 +233,7 @@ fn beside_writers(top: &Path, pause: Duration, work: impl Fn(u32)) {
     })
 }
 
-/// Ends the writers, also after a panic.
+/// Ends the writers, even after a panic.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -167,7 +167,7 @@ fn names(path: &Path) -> Vec<String> {
     names
 }
 
-/// A second mount point, which is unmounted also if the test fails.
+/// A second mount point, which is unmounted even if the test fails.
 struct Other(PathBuf);
 
 impl Drop for Other {
@@ -209,7 +209,7 @@ fn a_directory_of_a_volume_is_mounted_alone() {
         fs::rename(at.join("new"), at.join("below/new")).unwrap();
         fs::create_dir(at.join("made")).unwrap();
         fs::remove_dir(at.join("made")).unwrap();
-        // Changes by the other mount are seen, also in the root of this one.
+        // Changes by the other mount are seen, even in the root of this one.
         fs::write(dir.join("late"), "l").unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         while !names(at).contains(&"late".to_owned()) {

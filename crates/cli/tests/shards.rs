@@ -252,7 +252,7 @@ fn directory_with_braces_in_its_name_is_one_bucket() {
     assert!(!Path::new(&name).exists());
 }
 
-/// Copies all objects of each of the `from` buckets to each of the `to` buckets, also the markers.
+/// Copies all objects of each of the `from` buckets to each of the `to` buckets, including the markers.
 fn copy_all(place: &Place, from: &[&str], to: &[&str]) {
     for to in to {
         for from in from {

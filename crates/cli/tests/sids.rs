@@ -276,7 +276,7 @@ fn entries_for_domains_decide_for_mapped_callers() {
     for _ in 0..3 {
         assert!(!may_read() && as_user(ANN_UID, 9, || fs::read(&f).is_err()));
     }
-    // A mount that runs applies rules that are added and removed, also to what the kernel has cached.
+    // A mount that runs applies rules that are added and removed, even to what the kernel has cached.
     map(&volume);
     wait_until(may_read);
     wait_until(|| as_member(7, 9, &[STAFF_GID, ADMINS_GID], || fs::read(&f).is_err()));

@@ -290,7 +290,7 @@ fn change_metadata(pair: &Pair, round: u32) {
     }
 }
 
-/// When dropped, also after a panic, lets the proxy relay again, so that calls that wait for the store end.
+/// When dropped, even after a panic, lets the proxy relay again, so that calls that wait for the store end.
 struct Silent<'a>(&'a Proxy);
 
 impl<'a> Silent<'a> {

@@ -320,7 +320,7 @@ impl Meta {
         Ok(done)
     }
 
-    /// Changes the tags of all inodes of the volume, also of those without a name.
+    /// Changes the tags of all inodes of the volume, including those without a name.
     ///
     /// # Errors
     /// Those of the database.

@@ -255,12 +255,12 @@ fn session(text: &mut Text, counters: &Counters) {
     );
     text.counter(
         "limen_stream_answers_total",
-        "Answers of the stream of changes, also empty ones.",
+        "Answers of the stream of changes, including empty ones.",
         mount.stream_answers,
     );
     text.counter(
         "limen_stream_changes_total",
-        "Changes that the stream delivered, also those of this mount.",
+        "Changes that the stream delivered, including those of this mount.",
         mount.stream_changes,
     );
     text.counter(

@@ -65,7 +65,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// A running task. Dropping it ends the task, also after a panic, so that no thread waits for it forever.
+/// A running task. Dropping it ends the task, even after a panic, so that no thread waits for it forever.
 #[derive(Debug)]
 struct Running<'a, T>(&'a Queue<T>);
 

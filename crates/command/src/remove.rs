@@ -309,7 +309,7 @@ fn next_entries(fd: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> Result<Option<E
 }
 
 /// Splits `path` into its parent directory and its name, without a trailing slash. So the name of a symbolic
-/// link stands for the link, also if a slash follows it.
+/// link stands for the link, even if a slash follows it.
 ///
 /// # Errors
 /// The path does not end in a name.

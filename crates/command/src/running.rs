@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A request that is being served. Dropping it ends the count, also after a panic.
+/// A request that is being served. Dropping it ends the count, even after a panic.
 #[derive(Debug)]
 pub(crate) struct Running(&'static AtomicUsize);
 

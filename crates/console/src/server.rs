@@ -201,7 +201,7 @@ impl Drop for Connection {
     }
 }
 
-/// A page that is being made. Dropping it makes room for another page, also after a panic.
+/// A page that is being made. Dropping it makes room for another page, even after a panic.
 struct PageSlot<'a>(&'a Console);
 
 impl Drop for PageSlot<'_> {

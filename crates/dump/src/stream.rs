@@ -20,7 +20,7 @@ const FRAME_BYTES: usize = 1 << 20;
 
 /// The longest line or frame that a reader accepts.
 const MAX_BYTES: usize = 16 << 20;
-/// The longest first line that a reader accepts, also of a newer version.
+/// The longest first line that a reader accepts, even of a newer version.
 const MAX_HEAD_BYTES: usize = 4096;
 /// The longest id of a dump that a reader accepts.
 const MAX_ID_BYTES: usize = 64;

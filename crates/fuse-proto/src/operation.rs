@@ -129,7 +129,7 @@ pub enum Operation<'a> {
     CopyFileRange(CopyRange),
     CopyFileRange64(CopyRange),
     SyncFs,
-    /// Any other opcode, also those that limenfs does not implement; the reply must be ENOSYS.
+    /// An opcode that limenfs does not implement; the reply must be ENOSYS.
     Unknown(Opcode),
 }
 

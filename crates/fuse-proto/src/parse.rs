@@ -1,6 +1,6 @@
 //! The parser of requests.
 //!
-//! The parser does not trust its input: any bytes, also those of a fuzzer, result in a request or a
+//! The parser does not trust its input: any bytes, including those of a fuzzer, result in a request or a
 //! [`ParseError`]. A request is its header, the arguments of its opcode, and the extensions at the end.
 
 use types::Time;

@@ -80,7 +80,7 @@ pub(crate) fn change(requested: &SetAttr) -> AttrChange {
         SetTime::Now => Time::now(),
         SetTime::At(time) => time,
     };
-    // If only one time is set, also to the present time, the caller must own the file (`ATTR_TIMES_SET` in
+    // If only one time is set, even to the present time, the caller must own the file (`ATTR_TIMES_SET` in
     // `vfs_utimes`).
     let is_now = |time: Option<SetTime>| time == Some(SetTime::Now);
     AttrChange {

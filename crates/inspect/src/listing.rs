@@ -79,7 +79,7 @@ pub struct DirEntry {
     /// The rules that decide access; `None` if the inode or its ACL is missing or damaged, so that all access
     /// is denied.
     pub access: Option<Rules>,
-    /// The default ACL; for directories only. `None` also if it is missing or damaged.
+    /// The default ACL; for directories only. `None` if there is none, or if it is missing or damaged.
     pub default: Option<PosixAcl>,
     /// The target; for symbolic links only.
     pub target: Option<Arc<[u8]>>,

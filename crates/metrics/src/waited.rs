@@ -1,4 +1,5 @@
-//! The time that the current request of this thread has waited so far, and for what, also as tracing spans.
+//! The time that the current request of this thread has waited so far, and for what. It is also recorded as
+//! tracing spans.
 //!
 //! One thread handles a request from start to end, so the account is thread-local and costs no atomic
 //! operation. Threads that handle no request have an account too, which nobody reads.

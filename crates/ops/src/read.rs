@@ -37,8 +37,8 @@ impl Op for Lookup {
     }
 }
 
-/// As [`Lookup`]. Replies also with whether everybody may search the directory. This follows from the mode,
-/// or is computed once for each ACL, so it rarely needs a further read.
+/// As [`Lookup`]. Also replies whether everybody may search the directory. This follows from the mode, or is
+/// computed once for each ACL, so it rarely needs a further read.
 #[derive(Debug)]
 pub struct CountedLookup<'a>(pub &'a Lookup);
 

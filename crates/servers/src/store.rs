@@ -156,7 +156,7 @@ impl Store {
     /// Starts the server on its existing data.
     pub fn start_again(&mut self) {
         let port = self.port.to_string();
-        // The kernel kills the server when the thread that started it ends, also if the tests are killed.
+        // The kernel kills the server when the thread that started it ends, even if the tests are killed.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(&self.program);
         match self.kind {

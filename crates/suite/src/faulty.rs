@@ -50,7 +50,7 @@ pub enum Fault {
     /// increments the access revision of one inode that the transaction guards, without any other change. No
     /// effect on requests that are not commits.
     Rival,
-    /// As [`Fault::Rival`], also before a read. A closure must be set.
+    /// As [`Fault::Rival`], but also before a read. A closure must be set.
     RivalOfRead,
 }
 

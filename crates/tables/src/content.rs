@@ -71,7 +71,7 @@ impl ReplyContent {
     /// Adds a row of the reply.
     ///
     /// # Errors
-    /// [`Malformed`], also for rows of a kind that answers no record key.
+    /// [`Malformed`]; this includes rows of a kind that answers no record key.
     pub fn take<R: RowValues>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
         match row.kind {
             kind::INODE => self.take_inode(row, 0, 0)?,

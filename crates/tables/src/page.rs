@@ -35,7 +35,7 @@ impl<'s> PageBuilder<'s> {
     /// Takes the next row. The rows are in the order of the scan, except those of a directory.
     ///
     /// # Errors
-    /// [`Malformed`], also for a row of a kind that answers no scan.
+    /// [`Malformed`]; this includes a row of a kind that answers no scan.
     pub fn take<R: RowValues>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
         let key = match row.kind {
             kind::DIRENT | kind::DIRENT_WITH_INODE => {

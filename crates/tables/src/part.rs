@@ -51,7 +51,7 @@ pub struct LockSet {
     /// Otherwise it is shared, because every commit of a mount checks the mount's session. An engine must
     /// itself ensure that the end of a term excludes commits in the term.
     pub sessions: BTreeMap<SessionId, bool>,
-    /// Inodes that they read or change, also if they read or change only the inode's data or dirents.
+    /// Inodes that they read or change, even if they read or change only the inode's data or dirents.
     pub inos: BTreeSet<Ino>,
     /// Inodes that they create: no other client knows these yet.
     pub made: BTreeSet<Ino>,

@@ -177,7 +177,7 @@ impl Attributes {
             let (uid, gid) = (self.access.ids.local_user(inode.uid), self.access.ids.local_group(inode.gid));
             Attr { uid, gid, ..Attr::from(inode) }
         };
-        // These users and groups may search every directory, also one that has no ACL.
+        // These users and groups may search every directory, even one that has no ACL.
         let has_traversers = inode.kind.is_dir() && !self.meta.traversers().is_empty();
         if !inode.access_acl.is_none() && self.kernel_lacks_acls() {
             // If an inode has an ACL, the group bits of its mode are the ACL's mask. A kernel that knows no

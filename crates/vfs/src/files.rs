@@ -173,7 +173,7 @@ impl Files {
         self.base.flush_locked(&file, &mut data)
     }
 
-    /// Writes `bytes` at the end of the file as of the commit, also if other clients append; returns the
+    /// Writes `bytes` at the end of the file as of the commit, even if other clients append; returns the
     /// offset. The bytes are committed when this returns.
     ///
     /// # Errors

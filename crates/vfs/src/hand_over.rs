@@ -194,8 +194,8 @@ impl Drop for HandOver<'_> {
 }
 
 impl Lifecycle {
-    /// Stores and commits everything that this process has in memory, also the data of open files without a
-    /// name. Gives back held directories, and settles operations in doubt.
+    /// Stores and commits everything that this process has in memory, including the data of open files
+    /// without a name. Gives back held directories, and settles operations in doubt.
     ///
     /// # Errors
     /// The first error; the remaining steps are done even then.

@@ -227,7 +227,7 @@ mod tests {
         assert_eq!((cache.revision(INO), cache.all()), (Some(1), vec![INO]));
         assert!(cache.forget_lookups(INO, 1));
         assert_eq!((cache.revision(INO), cache.all()), (None, vec![]));
-        assert!(cache.forget_lookups(INO, 1), "also for an unknown inode");
+        assert!(cache.forget_lookups(INO, 1), "even for an unknown inode");
     }
 
     #[test]

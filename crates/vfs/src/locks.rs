@@ -7,7 +7,7 @@
 //!
 //! Locks end with the session that holds them, so they need not be durable.
 //!
-//! A call that failed leaves something behind ([`Todo`]): a request in doubt may still be granted, also after
+//! A call that failed leaves something behind ([`Todo`]): a request in doubt may still be granted, even after
 //! its owner has released its locks and closed the file; a lock that was not released stays with an owner
 //! that no longer exists; and the record of a wait that has ended can look like a deadlock. Before this mount
 //! requests or releases a lock of the same owner, it removes these leftovers. The thread that flushes files

@@ -145,7 +145,7 @@ impl OpenFile {
         self.dirty_end.store(end, Ordering::Release);
     }
 
-    /// Drops all written data, also that of a flush in doubt.
+    /// Drops all written data, including that of a flush in doubt.
     pub(crate) fn drop_written(&self, data: &mut FileData) {
         data.in_doubt = None;
         data.buffer.truncate(0);

@@ -2,9 +2,9 @@
 //!
 //! After a lock was granted, the program's next call usually makes the kernel request the attributes of the
 //! file (read(2), lseek(2)). If the kernel is notified about the inode before it has applied the reply, it
-//! ignores the attributes in the reply, also the new size (`fuse_change_attributes`). So notifications about
-//! the file wait for [`GRANT_SETTLES`], or for the next lock. If a notification still waits then, everything
-//! about the file is invalidated before the request for this lock is answered.
+//! ignores the attributes in the reply, including the new size (`fuse_change_attributes`). So notifications
+//! about the file wait for [`GRANT_SETTLES`], or for the next lock. If a notification still waits then,
+//! everything about the file is invalidated before the request for this lock is answered.
 
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;

@@ -29,7 +29,7 @@ pub struct AttrChange {
 }
 
 impl Vfs {
-    /// Changes attributes, also the size (truncation); returns the new attributes.
+    /// Changes attributes, including the size (truncation); returns the new attributes.
     ///
     /// # Errors
     /// EFBIG if the size is beyond 2^63 - 1 bytes; EOVERFLOW if the owner or group has no id in the volume;

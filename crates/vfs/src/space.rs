@@ -1,4 +1,4 @@
-//! Space in the write buffers: a write that finds none flushes other files, also unlinked ones.
+//! Space in the write buffers: a write that finds none flushes other files, including unlinked ones.
 //!
 //! Lock order: `making`, then one file at a time.
 

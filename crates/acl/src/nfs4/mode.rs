@@ -67,8 +67,9 @@ impl Rights {
     /// `middle`, three entries grant the classes their permissions.
     fn around(self, middle: &Middle) -> impl Iterator<Item = Entry> + '_ {
         let Rights { owner, group, other } = self;
-        // An entry of the middle may apply to the owner, also because the owner is a member of a group. If it
-        // denies a permission that the owner has, an entry in front of it must allow that permission.
+        // An entry of the middle may apply to the owner, for example because the owner is a member of a
+        // group. If it denies a permission that the owner has, an entry in front of it must allow that
+        // permission.
         let front = [
             Entry::allow(Who::Owner, owner & (other.without(group) | middle.denied_to_owner)),
             Entry::deny(Who::Owner, (group | other | middle.allowed_to_owner).without(owner)),

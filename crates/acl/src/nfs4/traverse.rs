@@ -5,7 +5,7 @@
 //! search, and nothing else. Decisions add that permission, and the kernel sees the projection of the ACL
 //! with these entries.
 //!
-//! The privilege is an entry of the ACL that the kernel sees, so the kernel applies it by itself, also when
+//! The privilege is an entry of the ACL that the kernel sees, so the kernel applies it by itself, even when
 //! it walks along cached names. Otherwise, the kernel could not be allowed to cache the attributes of
 //! directories.
 

@@ -78,7 +78,7 @@ pub(crate) fn run(
     Ok(Load { times, wall: wall(done.iter().map(|(time, _)| time)) })
 }
 
-/// Makes the other threads end when this thread ends, also after a panic.
+/// Makes the other threads end when this thread ends, even after a panic.
 struct EndsOthers<'a>(&'a AtomicBool);
 
 impl Drop for EndsOthers<'_> {

@@ -88,7 +88,7 @@ fn wait_for_watch(vfs: &Vfs) {
     }
 }
 
-/// Creates the tree, runs the phases, and removes the tree, also after a failure.
+/// Creates the tree, runs the phases, and removes the tree, even after a failure.
 fn work(
     volume: &OpenVolume,
     options: &Options,

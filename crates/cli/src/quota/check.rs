@@ -21,7 +21,7 @@ use crate::users::Users;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-All inodes of the volume are read, and the result is exact, also while programs use the volume. On Redis, etcd and TiKV,
+All inodes of the volume are read, and the result is exact, even while programs use the volume. On Redis, etcd and TiKV,
 inodes that change during the check are read again, until few are left to read at once. If mounts change very many inodes
 all the time, the check fails. On these servers, it also needs a file of 32 bytes for each inode with a quota in TMPDIR or
 /tmp.

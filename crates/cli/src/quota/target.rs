@@ -225,7 +225,7 @@ pub(crate) fn whose(key: QuotaKey, path: Option<&[u8]>, users: &Users) -> String
     }
 }
 
-/// Adds the path of a directory, also as hexadecimal bytes if it is not UTF-8.
+/// Adds the path of a directory, and its hexadecimal bytes if it is not UTF-8.
 pub(super) fn add_path(value: &mut Value, path: Option<&[u8]>) {
     let (text, bytes) = path.map(path_to_json).unzip();
     value["path"] = text.into();

@@ -1,4 +1,4 @@
-//! Each effect, also on absent targets.
+//! Each effect, on present and absent targets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

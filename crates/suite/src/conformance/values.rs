@@ -107,7 +107,7 @@ pub fn long_values(engine: &dyn Engine) {
     );
 }
 
-/// Reading an inode also returns its ACLs, also if they are absent or equal.
+/// Reading an inode also returns its ACLs, even if they are absent or equal.
 pub fn acls_are_read_with_inodes(engine: &dyn Engine) {
     let (here, gone) = (AclId(5), AclId(6));
     let mut dir = inode(3, DIR);

@@ -197,7 +197,7 @@ fn no_inode_refers_to_a_removed_acl(factory: Factory<'_>) {
     assert!(ids.is_subset(&stored(a.engine())));
 }
 
-/// Ends the other threads, also if the test panics.
+/// Ends the other threads, even if the test panics.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {

@@ -45,7 +45,7 @@ fn link_checks_errors_in_order(factory: Factory<'_>) {
         assert_eq!(client.link(gone, ROOT, "x"), Err(Errno::ENOENT));
         assert_eq!(client.link(dir, ROOT, "x"), Err(Errno::EPERM));
     }
-    // EEXIST comes first, also if the name is not cached.
+    // EEXIST comes first, even if the name is not cached.
     for ino in [dir, gone] {
         assert_eq!(c.link(ino, ROOT, "file"), Err(Errno::EEXIST));
         assert_eq!(c.stranger().link(ino, ROOT, "file"), Err(Errno::EEXIST));
