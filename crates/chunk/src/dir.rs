@@ -43,7 +43,7 @@ const MANY_OBJECTS: usize = 16;
 /// second anyway, and the disk would be idle until then.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// The most directories that are remembered as synced.
+/// The maximum number of directories that are remembered as synced.
 const MAX_SYNCED: usize = 1 << 14;
 
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use metrics::{WaitTarget, wait_on};
 
 use crate::backend::{Backend, Bucket, StoreError};
 
-/// The most bytes per second that are sent to a store and received from it; `None` for no limit.
+/// The maximum number of bytes per second that are sent to a store and received from it; `None` for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficLimits {
     pub upload: Option<NonZeroU64>,

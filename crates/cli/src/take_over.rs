@@ -32,7 +32,8 @@ use crate::hand_over::{
 use crate::holders::device_of;
 use crate::url::{Database, MetaUrl};
 
-/// The most bytes of a [`State`]: some 10 million inodes that the kernel holds, and 512 requests of 1 MiB.
+/// The maximum size of a [`State`], in bytes: about 10 million inodes that the kernel holds, and 512 requests
+/// of 1 MiB.
 const MAX_STATE_BYTES: u64 = 1 << 30;
 const MAX_DEVICES: u64 = 4096;
 /// How long to wait for the end of the old process if it does not answer any more.

@@ -28,7 +28,7 @@ use crate::failure::Failure;
 const RECORDS_AT_ONCE: usize = 512;
 /// Entries that are listed at a time.
 const PAGE: usize = 512;
-/// The most inode numbers that are leased at a time. The first leases are smaller.
+/// The maximum number of inode numbers that are leased at a time. The first leases are smaller.
 const MAX_LEASE: u64 = 1 << 14;
 
 /// A copy to make.
@@ -377,7 +377,7 @@ impl Cloner<'_> {
     }
 
     /// Copies entries, in as many transactions as needed. Adds the directories among them to `below`. Returns
-    /// the result for each entry, and the most chunks of each file that were copied.
+    /// the result for each entry, and the maximum number of chunks of each file that were copied.
     fn copy(
         &self,
         gathered: &Gathered,

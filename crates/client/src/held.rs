@@ -47,9 +47,9 @@ use crate::failure::Failure;
 use crate::merge::join;
 use crate::ticket::Ticket;
 
-/// The most transactions that wait to be committed; further callers wait.
+/// The maximum number of transactions that wait to be committed; further callers wait.
 pub(crate) const MAX_QUEUED: usize = 1000;
-/// The most queued transactions in one request, and roughly the most bytes.
+/// The maximum number of queued transactions in one request, and roughly its maximum size.
 pub(crate) const MAX_GROUP: usize = 256;
 pub(crate) const MAX_GROUP_BYTES: usize = 1 << 20;
 /// How many texts of ACLs are kept.

@@ -11,7 +11,8 @@
 use meta::{Effect, Guard, Inode, Part, Txn};
 use types::Ino;
 
-/// The most effects and guards of a merged transaction. Some servers limit both (etcd: `--max-txn-ops`).
+/// The maximum number of effects and of guards of a merged transaction. Some servers limit both (etcd:
+/// `--max-txn-ops`).
 const MAX: usize = 48;
 
 /// Both transactions as one, under the id of the first; `None` if they cannot be merged.

@@ -10,8 +10,8 @@ use crate::driver::{BY_KERNEL, Meta};
 use crate::failure::Failure;
 use crate::trash::{entries, is_elsewhere};
 
-/// The most entries that one commit removes. If the engine does not accept a transaction of that size, the
-/// number is halved.
+/// The maximum number of entries that one commit removes. If the engine does not accept a transaction of that
+/// size, the number is halved.
 const PRUNED_AT_ONCE: usize = 256;
 
 impl Meta {

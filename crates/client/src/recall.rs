@@ -25,7 +25,7 @@ const HOLDER_TIMEOUT: Duration = Duration::from_secs(180);
 /// A session whose heartbeat has not changed for this long is removed, as other mounts do (`SessionTimes` of
 /// the crate `vfs`).
 const SILENT: Duration = Duration::from_secs(90);
-/// The most time that counts as silence between two successive reads of the same heartbeat.
+/// The maximum time that counts as silence between two successive reads of the same heartbeat.
 const LONGEST_GAP: Duration = Duration::from_secs(1);
 
 impl Meta {

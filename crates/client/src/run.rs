@@ -25,8 +25,8 @@ use crate::ticket::Ticket;
 const MAX_CONFLICTS: u32 = 64;
 /// After each of the first conflicts, up to this many, the operation retries at once. Later it pauses first.
 const PROMPT_CONFLICTS: u32 = 3;
-/// The most reads of one operation. A rename needs many: it reads all directories above its new parent, one
-/// after another.
+/// The maximum number of reads of one operation. A rename needs many: it reads all directories above its new
+/// parent, one after another.
 const MAX_READS: u32 = 10_000;
 
 /// One transaction, and the answer of the operation if it is committed. If the answer is an error, the

@@ -14,11 +14,11 @@ use types::{Errno, Ino, Name};
 use crate::driver::{BY_KERNEL, Meta};
 use crate::failure::Failure;
 
-/// The most entries that one commit deletes. If such a commit is refused, the number is halved.
+/// The maximum number of entries that one commit deletes. If such a commit is refused, the number is halved.
 const AT_ONCE: usize = 128;
 /// Entries read at a time.
 const PAGE: usize = 1024;
-/// The most directories of hours that one call empties.
+/// The maximum number of directories of hours that one call empties.
 const MAX_HOURS: usize = 4096;
 
 /// An entry of a user's directory in the trash: the directory of an hour, or anything else that was put
@@ -41,7 +41,7 @@ pub struct Emptying<'a> {
     pub before: TrashHour,
     /// If set, deletes only in the directory with this name in the root of the trash. The name is a uid.
     pub user: Option<Name>,
-    /// The most entries to try to delete. Entries that stay because they are open do not count.
+    /// The maximum number of entries to try to delete. Entries that stay because they are open do not count.
     pub most: u64,
     /// Returns whether an inode must stay because it is open.
     pub keeps: &'a dyn Fn(Ino) -> bool,

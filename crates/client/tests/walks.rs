@@ -24,7 +24,7 @@ struct Server {
     down_after: AtomicUsize,
     /// At a transaction with this many effects the server goes down; 0 for never.
     down_at: AtomicUsize,
-    /// The most effects of a transaction; 0 for any number.
+    /// The maximum number of effects of a transaction; 0 for any number.
     max_effects: AtomicUsize,
     /// How many requests failed because the server was down.
     failed: AtomicU64,

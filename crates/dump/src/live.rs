@@ -46,7 +46,7 @@ use crate::line::{Bytes, FirstLine, Line, acl_text};
 use crate::records::{self, Live};
 use crate::stream::{Form, Reader, Writer};
 
-/// The most records that change during a dump and are held in memory.
+/// The maximum number of records that change during a dump and are held in memory.
 const MAX_CHANGED: usize = 200_000;
 
 /// How often step 3 is tried before the dump fails.
@@ -55,7 +55,7 @@ const MAX_ROUNDS: u32 = 1_000;
 /// How many moments are tried if the engine drops a moment before everything of it was read.
 const MAX_MOMENTS: u32 = 3;
 
-/// The most chunks of large files whose rows are read with one request: 256 GiB.
+/// The maximum number of chunks of large files whose rows are read with one request: 256 GiB.
 const MAX_CHUNKS: u64 = 4096;
 
 /// The number of chunks of a large file that are read beyond its last known end, because it may have grown.

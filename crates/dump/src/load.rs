@@ -9,15 +9,15 @@ use crate::order::Order;
 use crate::records::is_local;
 use crate::stream::Reader;
 
-/// The most effects of one transaction, unless one line has more. A request with this many effects is
-/// accepted by every server with default settings.
+/// The maximum number of effects of one transaction, unless one line has more. A request with this many
+/// effects is accepted by every server with default settings.
 const MAX_EFFECTS: usize = 24;
 
-/// The most bytes of the lines of one transaction, and of one request, unless one line has more.
+/// The maximum size of the lines of one transaction, and of one request, unless one line has more.
 const TXN_BYTES: usize = 256 << 10;
 const REQUEST_BYTES: usize = 1 << 20;
 
-/// The most transactions of one request.
+/// The maximum number of transactions of one request.
 const MAX_TXNS: usize = 48;
 
 /// The result of [`check`]: the dump is complete and undamaged.

@@ -9,8 +9,8 @@ use types::{FileType, Ino};
 
 use crate::line::{Line, counter};
 
-/// The most settings of a volume, and the most bytes of all their values. They are bounded because they are
-/// held in memory, and the memory of the names is never freed.
+/// The maximum number of settings of a volume, and the maximum size of all their names and values. They are
+/// bounded because they are held in memory, and the memory of the names is never freed.
 const MAX_SETTINGS: usize = 256;
 const MAX_SETTING_BYTES: usize = 16 << 20;
 

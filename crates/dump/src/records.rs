@@ -21,8 +21,8 @@ const TOGETHER: usize = 256;
 /// The number of chunks of a large file that are read together.
 const CHUNKS: usize = 64;
 
-/// The most chunks of a file whose rows are read chunk by chunk, together with those of other files. The rows
-/// of a larger file, which may be sparse, are read by a scan.
+/// The maximum number of chunks of a file whose rows are read chunk by chunk, together with those of other
+/// files. The rows of a larger file, which may be sparse, are read by a scan.
 const FEW_CHUNKS: u64 = 4;
 
 /// When the xattrs that are to be read together reach this size, in bytes, they are read.

@@ -9,7 +9,7 @@ use rustix::net::{
     SendFlags,
 };
 
-/// The most descriptors of one message (`SCM_MAX_FD`).
+/// The maximum number of descriptors of one message (`SCM_MAX_FD`).
 const MAX_FDS: usize = 253;
 const SPACE: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 

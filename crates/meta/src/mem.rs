@@ -62,7 +62,7 @@ struct Tables {
     watchers: usize,
 }
 
-/// The most changes that are kept for a watcher that lags behind.
+/// The maximum number of changes that are kept for a watcher that lags behind.
 const REMEMBERED_CHANGES: usize = 16_384;
 
 impl Engine for MemEngine {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::shard::{SHARDS, shard_of_thread};
 
-/// The most bounds of a distribution. With [`Shard::sum`] and [`Shard::above`], a copy fills four cache
-/// lines.
+/// The maximum number of bounds of a distribution. With [`Shard::sum`] and [`Shard::above`], a copy fills
+/// four cache lines.
 const MAX_BOUNDS: usize = 30;
 
 /// The upper bounds of the buckets: `count` powers of two, from 2^`first` on.

@@ -24,8 +24,8 @@ use crate::range::share;
 use crate::room::{make_room_to, require_room_for};
 use crate::view::{PlanStop, View};
 
-/// The most chunks of a file that are copied together with its inode, 16 GiB of data. Their content is of one
-/// moment. [`CloneChunks`] copies further chunks.
+/// The maximum number of chunks of a file that are copied together with its inode, 16 GiB of data. Their
+/// content is of one moment. [`CloneChunks`] copies further chunks.
 pub const CLONED_CHUNKS: u64 = 256;
 
 /// An inode to copy.

@@ -8,7 +8,7 @@ use crate::op::{BoundBy, Ctx, Op, Plan};
 use crate::trash_names::is_in_trash;
 use crate::view::{PlanStop, View};
 
-/// The most directory quotas in which an inode counts.
+/// The maximum number of directory quotas in which an inode counts.
 pub const MAX_NESTED_QUOTAS: usize = 16;
 
 /// Plans an operation ([`Op::plan`]), ensures that the ACLs to which its effects refer stay stored

@@ -34,7 +34,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// The pauses before the repetitions after the last reply.
 const SETTLE: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
-/// The most invalidations that wait to be repeated. If there would be more, everything is invalidated.
+/// The maximum number of invalidations that wait to be repeated. If there would be more, everything is
+/// invalidated.
 const MAX_WAITING: usize = 50_000;
 /// The number of epochs that have a counter. While the oldest of them has requests in flight, the current
 /// epoch does not end, because the next one needs the counter of the oldest.

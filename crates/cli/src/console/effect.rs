@@ -13,7 +13,7 @@ use crate::access::audit::letters;
 use crate::access::whatif::WhatIf;
 use crate::access::who::{self, Row};
 
-/// The most names that the walk below a directory visits, and the longest time that it takes.
+/// The maximum number of names that the walk below a directory visits, and the longest time that it takes.
 const NAMES: u64 = 100_000;
 const TIME: Duration = Duration::from_secs(4);
 /// The maximum number of names with changed access on a page.

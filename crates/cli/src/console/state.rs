@@ -25,7 +25,7 @@ use crate::sessions::sessions as all_sessions;
 use crate::status::{self, last_backup, mount_statistics};
 use crate::summary::{self, Limit, Sum};
 
-/// The most names that the map of usage counts, and the longest time that it takes.
+/// The maximum number of names that the map of usage counts, and the longest time that it takes.
 const MAP_NAMES: u64 = 300_000;
 const MAP_TIME: Duration = Duration::from_secs(4);
 /// Quotas on a page.
