@@ -22,9 +22,8 @@ use crate::users::Users;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 All inodes of the volume are read, and the result is exact, even while programs use the volume. On Redis, etcd and TiKV,
-inodes that change during the check are read again, until few are left to read at once. If mounts change very many inodes
-all the time, the check fails. On these servers, it also needs a file of 32 bytes for each inode with a quota in TMPDIR or
-/tmp.
+inodes that change during the check are read again, until few are left to read at once. If mounts keep changing very many
+inodes, the check fails. On these servers, it also needs a file of 32 bytes for each inode with a quota in TMPDIR or /tmp.
 
 Exit codes, as of limen fsck: 0 all quotas are right, 1 wrong quotas were corrected, 4 quotas are wrong, 8 the quotas could
 not be checked; 2 the command line is wrong.
