@@ -87,8 +87,8 @@ pub(crate) fn run(args: &GcArgs) -> Result<(), CliError> {
     let bar = output::progress("objects");
     // The counter is read before the sessions: a session that begins later allocates numbers from `next` on.
     let next = SliceId(next_slice(&*engine).at(&url)?);
-    if args.delete && matches!(database, Database::Network(_)) {
-        journals::replay(&url.client(engine.clone(), 1)?).at(&url)?;
+    if args.delete && may_change {
+        journals::replay(&url, &url.client(engine.clone(), 1)?).at(&url)?;
     }
     let left = Left::find(&*engine, lock.is_some()).at(&url)?;
     let below = left.living.iter().map(|session| session.first_slice).fold(next, SliceId::min);

@@ -77,12 +77,18 @@ impl Exclusive {
         // From here on, new mounts fail. When `exclusive` is dropped, the announcement is removed.
         let guarded = Arc::new(Announced::new(engine.clone(), maintenance.clone()));
         let exclusive = Exclusive { meta, maintenance, engine: guarded, lock };
+        let replayed = journals::replay(url, &exclusive.meta);
+        if let Err(error) = &replayed {
+            output::note(format!("cannot commit the answered changes of killed mounts here: {error}"));
+        }
         // The lock on the database file proves that the volume is not mounted, because each mount holds it.
         if exclusive.lock.is_some() {
+            if replayed.is_err() && tool.force == Some(true) {
+                for session in living(&*engine).at(url)? {
+                    exclusive.meta.remove_session(session.id, session.heartbeat).at(url)?;
+                }
+            }
             return Ok(exclusive);
-        }
-        if let Err(error) = journals::replay(&exclusive.meta) {
-            output::note(format!("cannot commit the answered changes of killed mounts here: {error}"));
         }
         let alive = living(&*engine).at(url)?;
         match tool.force {

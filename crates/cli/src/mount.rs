@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use backup::Backups;
 use chunk::{BlockStore, MEMORY, Pending};
+use client::HasRoom;
 use command::counters::Counters;
 use command::error::{CliError, ErrorAt};
 use command::exporter::Exporter;
@@ -24,6 +25,7 @@ use command::statistics::Endpoint;
 use command::units::show_size;
 use fuse::{Channel, UnmountMode, can_enable_ring};
 use meta::AclKind;
+use rustix::fs::statvfs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use types::{Errno, Ino};
@@ -52,6 +54,10 @@ use crate::url::{Database, MetaUrl};
 
 /// Default number of threads that serve requests of a volume on a database server.
 const NETWORK_WORKERS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
+
+/// A mount on the embedded engine holds directories only while the disk of the database has this much room: some times as
+/// much as the queue and the journal take.
+const HELD_ROOM: u64 = 256 << 20;
 
 /// How long an ending mount waits while the store accepts no block; then blocks stay on the local disk.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -157,11 +163,16 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     let store = open_store(meta.volume(), &options.keys, options.store(meta.volume()))?;
     let writeback = options.writeback(meta.volume()).is_some();
     marker::admit(&meta, &store, Use { read_only: options.fuse.read_only, writeback }, report)?;
-    let journals = match &database {
-        Database::Network(_) => journals::directory(),
-        Database::Sqlite(_) | Database::Memory(_) => None,
+    let journals = journals::directory(&url);
+    let can_hold = match &database {
+        Database::Network(_) => true,
+        Database::Sqlite(_) => !options.shared,
+        Database::Memory(_) => false,
     };
-    let holds_directories = !options.sync_metadata && matches!(database, Database::Network(_));
+    if let MetaUrl::Sqlite(path) = &url {
+        meta.set_room_check(room_check(path));
+    }
+    let holds_directories = can_hold && !options.sync_metadata;
     if holds_directories && journals.is_none() {
         report.note(
             "changes are committed one by one, as with -o sync_metadata: there is no place for a journal, because neither XDG_STATE_HOME nor HOME is set",
@@ -310,6 +321,15 @@ fn begin(vfs: &Vfs, url: &MetaUrl, session: SessionInfo) -> Result<(), CliError>
         return Err(errno).what(what).at(url).advise("the log tells why");
     }
     Ok(())
+}
+
+/// Whether the disk of a database has room for the changes that a mount may answer before it commits them.
+fn room_check(database: &Path) -> HasRoom {
+    let database = database.to_owned();
+    Arc::new(move || {
+        let free = statvfs(&database).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+        free.is_ok_and(|free| free >= HELD_ROOM)
+    })
 }
 
 /// The directory of the volume that `--subdir` names.

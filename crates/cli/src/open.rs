@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::Meta;
-use command::error::CliError;
+use command::error::{CliError, ErrorAt};
 use engine_sqlite::{LockError, MountLock};
 use meta::{Counting, Volume};
 use vfs::process::process_has_ended;
 
 use crate::format::volume_in_memory;
+use crate::journals;
 use crate::lock::{lock_error, take_lock};
 use crate::maintenance;
 use crate::network::Counted;
@@ -35,21 +36,27 @@ pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<O
 
 /// Locks the database of a volume that must not be mounted, if the database serves one process at a time.
 ///
+/// Then commits the changes that a killed mount had only answered.
+///
 /// # Errors
-/// The volume is mounted: `advice` says what to do then; the lock file cannot be opened.
+/// The volume is mounted: `advice` says what to do then; the lock file cannot be opened; the changes cannot be committed.
 pub(crate) fn lock_unmounted(
     url: &MetaUrl,
     database: &Database,
     advice: &str,
 ) -> Result<Option<MountLock>, CliError> {
-    database.lock(false).map_err(|error| match error {
+    let lock = database.lock(false).map_err(|error| match error {
         LockError::Io { path, error } => lock_error(&path, &error),
         LockError::AlreadyMounted { .. } => {
             CliError::new("the volume is mounted, and its database serves one process at a time")
                 .at(url)
                 .advise(advice)
         }
-    })
+    })?;
+    if lock.is_some() {
+        journals::replay(url, &url.client(database.engine(), 1)?).at(url)?;
+    }
+    Ok(lock)
 }
 
 /// Opens the volume's database. For a volume in memory, creates the database with an empty volume.

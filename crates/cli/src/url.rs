@@ -10,6 +10,7 @@ use std::sync::Arc;
 use client::Meta;
 use command::error::{CliError, ErrorAt};
 use engine_sqlite::{LockError, MountLock, OpenError, Options, SqliteEngine};
+use journal::Directory;
 use meta::{Engine, MemEngine, Volume, VolumeError};
 
 use crate::network::{Network, NetworkUrl, without_password};
@@ -217,7 +218,8 @@ impl Database {
 /// # Errors
 /// The files cannot be removed.
 pub(crate) fn remove_database(path: &Path) -> Result<(), CliError> {
-    SqliteEngine::remove_files(path).what("cannot remove the database").at(path.display())
+    let removed = SqliteEngine::remove_files(path).and_then(|()| Directory::of_database(path).remove());
+    removed.what("cannot remove the database").at(path.display())
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ pub struct Meta {
     pub(crate) settings: VolumeSettings,
     pub(crate) fence: Fence,
     pub(crate) terms: Terms,
+    embedded: bool,
     exclusive: AtomicBool,
     /// End of the lease during which the change stream keeps cached records current, as
     /// [`BootInstant::nanos`]; 0 if there is no lease.
@@ -84,6 +85,7 @@ impl Meta {
         cache_records: usize,
     ) -> Self {
         Meta {
+            embedded: engine.is_embedded(),
             engine,
             cache: Cache::new(cache_records, volume.acl),
             listings: Listings::default(),
@@ -169,6 +171,12 @@ impl Meta {
             *known = Arc::clone(&found);
         }
         Ok(found)
+    }
+
+    /// Whether the database is a file of this machine ([`Engine::is_embedded`]). Then only a client that has the volume
+    /// exclusively holds directories, and others use the records that it has committed, without a recall.
+    pub(crate) fn is_embedded(&self) -> bool {
+        self.embedded
     }
 
     /// Declares whether this client has the volume exclusively. If so, no other client can change it, and

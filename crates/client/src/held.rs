@@ -40,7 +40,7 @@ use host::{HashMap, HashSet, Instant};
 use journal::{Journal, Journals};
 use meta::{AclKind, Effect, Engine, ErrorKind, Guard, MemEngine, Part, Record, RecordKey, Snapshot, Txn};
 use ops::{Key, KnownRecords, Value, known};
-use types::{AclId, Errno, FileType, Ino, SessionId, SliceId, SliceSource};
+use types::{AclId, Errno, FileType, Ino, OpId, SessionId, SliceId, SliceSource, Term};
 
 use crate::cache::Cache;
 use crate::failure::Failure;
@@ -65,6 +65,8 @@ pub(crate) const MAX_SUSPENSION: Duration = Duration::from_secs(600);
 /// few. Callers that need the commit do not wait for this: fsync, a recall and a full queue send at once.
 pub(crate) const GATHER_FOR: Duration = Duration::from_millis(30);
 pub(crate) const GATHER_STEP: Duration = Duration::from_millis(3);
+/// How long no directory is held after the disk of an embedded database was found to be nearly full.
+pub(crate) const LOOK_FOR_ROOM_AFTER: Duration = Duration::from_secs(1);
 /// How long the thread that commits the queue waits after its retries have failed for the whole retry
 /// timeout.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(500);
@@ -74,6 +76,9 @@ pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Makes the blocks of slices durable, before a row that names them is committed.
 pub type MakeDurable = Arc<dyn Fn(&[SliceId]) -> Result<(), Errno> + Send + Sync>;
 
+/// Whether the disk of an embedded database has room for everything that can be queued.
+pub type HasRoom = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// The directories that this client holds, and the queue of changes below them.
 pub(crate) struct Held {
     /// Set if new directories are to be held.
@@ -81,6 +86,8 @@ pub(crate) struct Held {
     /// Stores the journals of this client's sessions. Without a journal, nothing is held.
     pub(crate) journals: OnceLock<Arc<dyn Journals>>,
     pub(crate) has_journal: AtomicBool,
+    /// While it returns false, nothing is held. Set only if the database is embedded.
+    pub(crate) has_room: OnceLock<HasRoom>,
     /// Whether anything is held or queued, or a directory that will be held is being created.
     pub(crate) is_busy: AtomicBool,
     /// Until this time, in nanoseconds since the client was opened, a new directory is held only if this
@@ -121,6 +128,8 @@ pub(crate) struct State {
     /// How many transactions were ever queued, and how many of them are committed.
     pub(crate) queued: u64,
     pub(crate) committed: u64,
+    /// The mark of the transaction that was marked last ([`State::mark`]).
+    pub(crate) last_mark: Option<Term>,
     /// How often the queue was lost with a session.
     pub(crate) losses: u64,
     /// Whether everything is being given back. Meanwhile no change is answered before it is committed, and
@@ -148,6 +157,13 @@ pub(crate) struct Sent {
     pub(crate) txns: Vec<Txn>,
     /// For each transaction, how it was made from queued ones.
     pub(crate) merged: Vec<Merged>,
+}
+
+/// The mark of a transaction that is committed: an open term to which no operation belongs. The terms of operations are
+/// counted from 1, and a session never has 2^31 of them.
+pub(crate) fn mark_of(id: OpId) -> Term {
+    const MARK: u32 = 1 << 31;
+    Term(MARK | id.0 as u32 & (MARK - 1))
 }
 
 /// How a transaction was made from queued ones.
@@ -195,6 +211,7 @@ impl Default for Held {
             make_durable: OnceLock::new(),
             journals: OnceLock::new(),
             has_journal: AtomicBool::new(false),
+            has_room: OnceLock::new(),
             is_busy: AtomicBool::new(false),
             not_before: AtomicU64::new(0),
             directories: AtomicUsize::new(0),
@@ -461,6 +478,17 @@ impl State {
             }
         }
         sent
+    }
+
+    /// Adds to each transaction an effect that marks it as committed, and removes the mark of the one before. An embedded
+    /// engine forgets the results of transactions when the process ends. From the mark, which is committed with the
+    /// transaction, a replay learns which of the transactions that were sent last are committed.
+    pub(crate) fn mark(&mut self, txns: &mut [Txn]) {
+        for txn in txns {
+            let mark = mark_of(txn.op_id);
+            let ended = self.last_mark.replace(mark).into_iter().collect();
+            txn.effects.push(Effect::BeginTerm { session: txn.op_id.session(), term: mark, ended });
+        }
     }
 
     /// The first part of the queue, merged as it was sent according to a journal. The journal may also count

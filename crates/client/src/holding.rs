@@ -16,8 +16,8 @@ use types::{AclId, BootInstant, Ino, Name, SessionId, SliceId, Time};
 use crate::driver::Meta;
 use crate::failure::Failure;
 use crate::held::{
-    Entered, HeldRead, Known, MAX_ACL_TEXTS, MAX_INODES, MAX_QUEUED, MakeDurable, POLL_INTERVAL, State,
-    changes_files, slices_of,
+    Entered, HasRoom, HeldRead, Known, MAX_ACL_TEXTS, MAX_INODES, MAX_QUEUED, MakeDurable, POLL_INTERVAL,
+    State, changes_files, slices_of,
 };
 use crate::ticket::Ticket;
 
@@ -31,9 +31,15 @@ impl Meta {
         let _ = self.held.make_durable.set(make_durable);
     }
 
+    /// Holds nothing while `has_room` returns false. Only the first call has an effect.
+    pub fn set_room_check(&self, has_room: HasRoom) {
+        let _ = self.held.has_room.set(has_room);
+    }
+
     /// Begins a journal for a session. If that fails, nothing is held.
     pub fn begin_journal(&self, session: SessionId, since: Time) {
         let Some(journals) = self.held.journals.get() else { return };
+        self.look_for_room();
         let (volume, loaded) = (self.volume().uuid.clone(), self.volume().loaded.clone());
         let begun = journals.create(&volume, session).and_then(|storage| {
             let (format, boot_id) = (journal::FORMAT, host::boot_id());
@@ -87,7 +93,7 @@ impl Meta {
         self.has_journal()
             && (self.held.directories() > 0
                 || self.nanos_of(Instant::now()) >= self.held.not_before.load(Ordering::Acquire))
-            && !self.is_exclusive()
+            && (self.is_exclusive() || !self.is_embedded())
             && self.is_current()
             && self.volume().limits().is_none()
             && !self.volume().sync_metadata
@@ -103,7 +109,7 @@ impl Meta {
     fn may_answer_held(&self) -> bool {
         !self.held.is_idle()
             && !self.held.is_ending.load(Ordering::Acquire)
-            && self.fence.is_valid(BootInstant::now())
+            && (self.is_exclusive() || self.fence.is_valid(BootInstant::now()))
     }
 
     /// The lowest slice that a queued transaction names. No committed row names it yet.

@@ -37,7 +37,7 @@ pub use doubt::{InDoubtTxn, MARK_NEEDED, is_mark_without_term};
 pub use driver::Meta;
 pub use failure::Failure;
 pub use hand_over::SessionState;
-pub use held::MakeDurable;
+pub use held::{HasRoom, MakeDurable};
 pub use listing::{Generation, WholeListing};
 pub use queue::QueueAtExit;
 pub use quotas::{QuotaChange, QuotaError, Retagging};

@@ -10,7 +10,9 @@ use types::{Errno, Ino, SessionId, SliceId};
 
 use crate::driver::Meta;
 use crate::failure::Failure;
-use crate::held::{GATHER_FOR, GATHER_STEP, MAX_GROUP, POLL_INTERVAL, RETRY_AFTER, slices_of};
+use crate::held::{
+    GATHER_FOR, GATHER_STEP, LOOK_FOR_ROOM_AFTER, MAX_GROUP, POLL_INTERVAL, RETRY_AFTER, slices_of,
+};
 
 /// Whether changes that are answered but not committed survive the end of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +82,11 @@ impl Meta {
             // If a request that begins with the first queued transaction was sent before, it is sent again. A
             // request that begins with another transaction is from a lost session, and is not sent again.
             if sending.as_ref().is_none_or(|sent| sent.txns[0].op_id != first) {
-                let group = state.first_group();
+                let mut group = state.first_group();
                 state.note_sent(&group.merged);
+                if self.is_embedded() {
+                    state.mark(&mut group.txns);
+                }
                 *sending = Some(group);
             }
             first
@@ -132,7 +137,7 @@ impl Meta {
         for ((txn, merged), outcome) in sent.txns.iter().zip(&sent.merged).zip(&outcomes) {
             // The directory stays in `stale_holds` if the guard failed, because a request that arrives late
             // may still create it.
-            if let (Outcome::Committed { .. }, [Effect::SetSize { ino, .. }], true) =
+            if let (Outcome::Committed { .. }, [Effect::SetSize { ino, .. }, ..], true) =
                 (outcome, &txn.effects[..], merged.is_optional)
             {
                 state.stale_holds.remove(ino);
@@ -162,10 +167,11 @@ impl Meta {
         self.held.is_ending.store(false, Ordering::Release);
     }
 
-    /// Makes slices durable before a row that names them is committed.
+    /// Makes slices durable before a row that names them is committed. An exclusive mount does this when it makes the rows
+    /// durable.
     pub(crate) fn make_durable(&self, slices: &[SliceId]) -> Result<(), EngineError> {
         match self.held.make_durable.get() {
-            Some(make_durable) if !slices.is_empty() => {
+            Some(make_durable) if !slices.is_empty() && !self.is_exclusive() => {
                 let failed = |errno| EngineError::transient("cannot make blocks durable").with_errno(errno);
                 make_durable(slices).map_err(failed)
             }
@@ -175,7 +181,7 @@ impl Meta {
 
     /// As [`Meta::make_durable`], for the slices of a transaction.
     pub(crate) fn make_slices_durable(&self, txn: &Txn) -> Result<(), EngineError> {
-        if !self.is_holding() || self.is_exclusive() {
+        if !self.is_holding() {
             return Ok(());
         }
         self.make_durable(&slices_of(txn).collect::<Vec<_>>())
@@ -287,6 +293,7 @@ impl Meta {
     /// on a thread of its own.
     pub fn commit_queued(&self, stop: &dyn Fn() -> bool) {
         while !stop() {
+            self.look_for_room();
             let mut state = host::lock(&self.held.state);
             if state.queue.is_empty() && !state.must_give_back {
                 state = host::wait_timeout(&self.held.changed, &self.held.state, state, POLL_INTERVAL);
@@ -311,7 +318,7 @@ impl Meta {
     /// Waits for more transactions, until the queue fills a request or [`GATHER_FOR`] has passed. A recall
     /// also ends the wait.
     fn gather(&self) {
-        let until = Instant::now() + GATHER_FOR;
+        let until = Instant::now() + if self.is_embedded() { GATHER_STEP } else { GATHER_FOR };
         loop {
             let state = host::lock(&self.held.state);
             let is_enough = state.queue.len() >= MAX_GROUP;
@@ -321,6 +328,19 @@ impl Meta {
                 return;
             }
             host::sleep(GATHER_STEP);
+        }
+    }
+
+    /// If the disk of an embedded database is nearly full, gives everything back, and holds nothing for a while. So no
+    /// change is answered that cannot be committed.
+    pub(crate) fn look_for_room(&self) {
+        if self.held.has_room.get().is_none_or(|has_room| has_room()) {
+            return;
+        }
+        let until = self.nanos_of(Instant::now() + LOOK_FOR_ROOM_AFTER);
+        self.held.not_before.fetch_max(until, Ordering::AcqRel);
+        if self.held.directories() > 0 {
+            host::lock(&self.held.state).must_give_back = true;
         }
     }
 

@@ -65,7 +65,8 @@ impl Meta {
     /// out of date.
     pub fn is_held_elsewhere(&self, ino: Ino) -> bool {
         let [inode] = self.known_inodes(&[ino])[..] else { return false };
-        inode.as_ref().and_then(Inode::holder).is_some_and(|holder| holder != self.session())
+        !self.is_embedded()
+            && inode.as_ref().and_then(Inode::holder).is_some_and(|holder| holder != self.session())
     }
 
     /// The inodes in the order of `inos`; `None` for those that are not cached.

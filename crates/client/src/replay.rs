@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use host::Instant;
 use journal::{Abandoned, Journal, Journals, Storage, Unfinished, Unusable};
-use meta::{EngineError, Record, RecordKey, Session};
+use meta::{EngineError, Guard, Outcome, Record, RecordKey, Session, Txn};
 use types::{BootInstant, SessionId, Time};
 
 use crate::driver::Meta;
 use crate::failure::Failure;
-use crate::held::{MakeDurable, Queued};
+use crate::held::{MakeDurable, Queued, Sent, State, mark_of};
 use crate::open::random_session;
 use crate::ticket::{OpenTerm, Ticket};
 
@@ -168,7 +168,11 @@ impl Meta {
                 EngineError::permanent(message)
             })?;
             // No other thread has this client, so the lock order (`held.rs`) does not matter.
-            *host::lock(&client.held.sending) = Some(sent);
+            if self.is_embedded() {
+                client.drop_marked(&mut state, &sent)?;
+            } else {
+                *host::lock(&client.held.sending) = Some(sent);
+            }
         }
         client.held.note(&state);
         drop(state);
@@ -188,6 +192,23 @@ impl Meta {
         }
         visitor.drop_session(id)?;
         client.end_journal(&mut host::lock(&client.held.state));
+        Ok(())
+    }
+
+    /// Drops those transactions of the last request that are marked as committed ([`State::mark`]), and those before them.
+    /// The others were not committed, so it does not matter how they are merged.
+    fn drop_marked(&self, state: &mut State, sent: &Sent) -> Result<(), Failure> {
+        let is_marked = |txn: &Txn| {
+            let (session, term) = (txn.op_id.session(), mark_of(txn.op_id));
+            let guards = vec![Guard::Term { session, term }];
+            Txn { op_id: txn.op_id, guards, effects: Vec::new() }
+        };
+        let looks: Vec<Txn> = sent.txns.iter().map(is_marked).collect();
+        let outcomes = self.retry(|| self.engine.commit(&looks))?;
+        let is_committed = |outcome: &Outcome| matches!(outcome, Outcome::Committed { .. });
+        let done = outcomes.iter().rposition(is_committed).map_or(0, |last| last + 1);
+        let count: usize = sent.merged[..done].iter().map(|merged| merged.count).sum();
+        state.pop(count.min(state.queue.len()), &[]);
         Ok(())
     }
 }

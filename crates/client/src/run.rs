@@ -191,6 +191,9 @@ impl<'a, O: Op> Run<'a, O> {
         let known = self.meta.known();
         let mut view = View::new(&known, oldest, &self.fresh);
         view.set_session(self.ctx.session);
+        if self.meta.is_embedded() {
+            view.trust_held();
+        }
         view.set_consistency(self.is_exclusive, self.reads <= 1);
         if O::READ && self.in_doubt.is_none() {
             view.omit_guards();

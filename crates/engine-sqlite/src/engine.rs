@@ -406,6 +406,10 @@ impl SqliteEngine {
 }
 
 impl Engine for SqliteEngine {
+    fn is_embedded(&self) -> bool {
+        true
+    }
+
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let read = |conn: &Connection, seq| {
             let counted = if keys.contains(&RecordKey::Usage) { self.counted() } else { None };

@@ -21,12 +21,17 @@ use crate::{Abandoned, Journals, Storage};
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
+    /// The database whose journals these are, if there is only one. The directory may also belong to the owner of this file.
+    /// It is removed with the last journal.
+    database: Option<PathBuf>,
 }
 
 #[derive(Debug)]
 struct Journal {
     path: PathBuf,
     file: File,
+    /// Whether the directory is to be removed with the journal.
+    is_of_database: bool,
     len: u64,
     /// Room on the disk is reserved for the file up to this length.
     reserved: u64,
@@ -37,12 +42,34 @@ const RESERVE_STEP_BYTES: u64 = 256 << 10;
 
 impl Directory {
     pub fn new(path: PathBuf) -> Directory {
-        Directory { path }
+        Directory { path, database: None }
+    }
+
+    /// The journals of a database in a file: a directory beside this file, whose name ends in `.journals`.
+    pub fn of_database(database: &Path) -> Directory {
+        let mut path = database.as_os_str().to_owned();
+        path.push(".journals");
+        Directory { path: path.into(), database: Some(database.to_owned()) }
+    }
+
+    /// Removes the directory with everything in it, because its database does not exist any more.
+    ///
+    /// # Errors
+    /// Those of `unlink(2)` and `rmdir(2)`; it is no error if there is no directory.
+    pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_dir_all(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn require_own(&self) -> io::Result<()> {
-        let found = fs::metadata(&self.path)?;
-        if found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o022 != 0 {
+        let found = fs::symlink_metadata(&self.path)?;
+        // The owner of the database may change the volume anyway.
+        let is_of_owner = |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.uid() == found.uid());
+        let is_own = found.uid() == rustix::process::geteuid().as_raw()
+            || self.database.as_ref().is_some_and(is_of_owner);
+        if !found.is_dir() || !is_own || found.mode() & 0o022 != 0 {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 "the directory of journals belongs to another user, or others may write to it",
@@ -61,7 +88,8 @@ impl Journals for Directory {
         self.require_own()?;
         let path = self.path.join(name(volume, session)?);
         let file = create_locked(&path, &[], None)?;
-        Ok(Box::new(Journal { path, file, len: 0, reserved: 0 }))
+        let is_of_database = self.database.is_some();
+        Ok(Box::new(Journal { path, file, is_of_database, len: 0, reserved: 0 }))
     }
 
     fn abandoned(&self, volume: &str) -> io::Result<Vec<io::Result<Abandoned>>> {
@@ -78,7 +106,7 @@ impl Journals for Directory {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let session = name.strip_prefix(&prefix).and_then(|name| name.strip_suffix(SUFFIX));
             if let Some(session) = session.and_then(|number| number.parse().ok()) {
-                found.extend(open_abandoned(&path, SessionId(session)).transpose());
+                found.extend(open_abandoned(&path, SessionId(session), self.database.is_some()).transpose());
             }
         }
         Ok(found)
@@ -152,12 +180,12 @@ fn require_absent(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The journal cannot be opened or read; the error names it.
-fn open_abandoned(path: &Path, session: SessionId) -> io::Result<Option<Abandoned>> {
-    try_open(path, session)
+fn open_abandoned(path: &Path, session: SessionId, is_of_database: bool) -> io::Result<Option<Abandoned>> {
+    try_open(path, session, is_of_database)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-fn try_open(path: &Path, session: SessionId) -> io::Result<Option<Abandoned>> {
+fn try_open(path: &Path, session: SessionId, is_of_database: bool) -> io::Result<Option<Abandoned>> {
     let mut options = OpenOptions::new();
     let opened = options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path);
     let mut file = match opened {
@@ -175,7 +203,7 @@ fn try_open(path: &Path, session: SessionId) -> io::Result<Option<Abandoned>> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     let len = bytes.len() as u64;
-    let storage = Box::new(Journal { path: path.to_owned(), file, len, reserved: len });
+    let storage = Box::new(Journal { path: path.to_owned(), file, is_of_database, len, reserved: len });
     Ok(Some(Abandoned { session, bytes, storage }))
 }
 
@@ -232,8 +260,13 @@ impl Storage for Journal {
         }
         let _ = fs::remove_file(draft(&self.path));
         match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
+        if let Some(directory) = self.path.parent().filter(|_| self.is_of_database) {
+            // It may have more journals.
+            let _ = fs::remove_dir(directory);
+        }
+        Ok(())
     }
 }

@@ -112,6 +112,12 @@ pub trait Engine: Send + Sync + fmt::Debug {
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
         Ok(None)
     }
+
+    /// Whether the database is a file of this machine, which the processes that use it lock. The results of transactions
+    /// are then kept in the memory of the process.
+    fn is_embedded(&self) -> bool {
+        false
+    }
 }
 
 /// Implements the named methods of [`Engine`] by those of an inner engine, which is given by its path from
@@ -127,6 +133,7 @@ macro_rules! pass_on {
     (@wipe $inner:tt) => { $crate::pass_on! { $inner @fn wipe() -> () } };
     (@remove $inner:tt) => { $crate::pass_on! { $inner @fn remove() -> () } };
     (@watch $inner:tt) => { $crate::pass_on! { $inner @fn watch() -> Option<Box<dyn $crate::Changes>> } };
+    (@is_embedded ($($inner:tt)+)) => { fn is_embedded(&self) -> bool { self $($inner)+ .is_embedded() } };
     (($($inner:tt)+) @fn $method:ident($($argument:ident: $type:ty)?) -> $reply:ty) => {
         fn $method(&self $(, $argument: $type)?) -> Result<$reply, $crate::EngineError> {
             self $($inner)+ .$method($($argument)?)

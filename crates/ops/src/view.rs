@@ -60,6 +60,8 @@ pub struct View<'a> {
     used_known: bool,
     assumed: bool,
     own: SessionId,
+    /// Whether the stored records of directories that other sessions hold are used.
+    trusts_held: bool,
     /// The last inodes that were looked up, and that no other session holds.
     not_held: [Ino; 2],
     /// Whether no other client can change the volume, so that all records are current.
@@ -96,6 +98,7 @@ impl<'a> View<'a> {
             used_known: false,
             assumed: false,
             own: SessionId(0),
+            trusts_held: false,
             not_held: [Ino(0); 2],
             is_exclusive: false,
             is_snapshot: true,

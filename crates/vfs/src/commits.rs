@@ -178,13 +178,18 @@ impl Commits {
     /// # Errors
     /// Those of the store and the database.
     pub(crate) fn sync(&self) -> Result<(), Errno> {
+        // A change that is answered from here on may be committed only after this sync.
+        self.dirty.store(false, Ordering::Release);
+        self.sync_all().inspect_err(|_| self.note_change())
+    }
+
+    fn sync_all(&self) -> Result<(), Errno> {
         self.meta.settle_held()?;
         // Most of the work is done before other threads must wait for `order`.
         self.sync_pending()?;
         let _alone = host::write(&self.order);
         self.sync_pending()?;
-        self.dirty.store(false, Ordering::Release);
-        Ok(self.meta.sync().inspect_err(|_| self.note_change())?)
+        Ok(self.meta.sync()?)
     }
 
     /// As [`Self::sync`], but does nothing if nothing was committed since the last sync.

@@ -159,7 +159,9 @@ impl Session {
             // With the boot id, other mounts could prove that this process has ended, and would remove the
             // session before its journal is replayed. A replay does not need this boot id: if the lock of the
             // journal is free, the process has ended.
-            process: match self.meta.has_journal() || self.is_leaving.load(Ordering::Acquire) {
+            process: match self.meta.has_journal() && !self.meta.is_exclusive()
+                || self.is_leaving.load(Ordering::Acquire)
+            {
                 true => Process { boot_id: String::new(), ..this_process() },
                 false => this_process(),
             },

@@ -28,6 +28,9 @@ impl Vfs {
     /// # Errors
     /// Those of the database.
     pub fn statfs(&self, ino: Ino) -> Result<StatFs, Errno> {
+        if self.base.meta.is_exclusive() {
+            self.base.meta.settle_held()?;
+        }
         let Usage { inodes, blocks } = self.base.meta.run(&GetUsage, &BY_KERNEL)?;
         let volume = self.base.meta.volume();
         let or = |limit: u64, unlimited: u64| if limit == 0 { unlimited } else { limit };

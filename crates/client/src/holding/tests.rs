@@ -1,12 +1,12 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use journal::Memory;
 use meta::{Counting, Engine, MemEngine, Record, RecordKey, Session, Volume};
 use ops::{GetInode, Link, Lookup, Make, MakeKind, Op, Rename, RenameFlags, Rmdir, SetAttr, Unlink};
 use suite::{Fault, FaultRates, Faulty};
-use types::{BootInstant, Errno, FileType, Ino, Mode, Name, Time};
+use types::{BootInstant, Errno, FileType, Ino, Mode, Name, OpId, Time};
 
 use super::*;
 use crate::driver::BY_KERNEL;
@@ -34,6 +34,7 @@ fn client(engine: &Counted, holds: bool) -> Arc<Meta> {
 
 fn client_with(engine: Arc<dyn Engine>, journals: Option<&Memory>) -> Arc<Meta> {
     let meta = Arc::new(Meta::open(engine, 1000).unwrap());
+    meta.set_exclusive(meta.is_embedded());
     if let Some(journals) = journals {
         meta.replay(journals, &nothing_to_store()).unwrap();
         meta.hold_new_directories(nothing_to_store(), Arc::new(journals.clone()));
@@ -42,6 +43,34 @@ fn client_with(engine: Arc<dyn Engine>, journals: Option<&Memory>) -> Arc<Meta> 
     meta.begin_session(Session::new(meta.session(), Time::from_nanos(1)), LONG).unwrap();
     meta.set_current_until(BootInstant::now() + LONG);
     meta
+}
+
+/// An embedded engine, as one process has it open: the results of its transactions are forgotten with this value.
+#[derive(Debug)]
+struct Embedded {
+    database: Arc<dyn Engine>,
+    process: u128,
+}
+
+impl Embedded {
+    fn open(database: Arc<dyn Engine>) -> Arc<dyn Engine> {
+        static PROCESSES: AtomicU64 = AtomicU64::new(0);
+        let process = u128::from(PROCESSES.fetch_add(1, Ordering::Relaxed));
+        Arc::new(Embedded { database, process })
+    }
+}
+
+impl Engine for Embedded {
+    meta::pass_on! { (.database) read scan sync wipe watch }
+
+    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        let own = |txn: &Txn| Txn { op_id: OpId(txn.op_id.0 ^ self.process << 96), ..txn.clone() };
+        self.database.commit(&txns.iter().map(own).collect::<Vec<_>>())
+    }
+
+    fn is_embedded(&self) -> bool {
+        true
+    }
 }
 
 fn name(text: &str) -> Name {
@@ -450,6 +479,7 @@ struct Twins {
     /// The engine with faults between the first engine and its client.
     faulty: Arc<Faulty<Counted>>,
     journals: Memory,
+    is_embedded: bool,
     metas: [Arc<Meta>; 2],
     random: u64,
     next: u64,
@@ -458,12 +488,18 @@ struct Twins {
 }
 
 impl Twins {
-    fn new(seed: u64) -> Twins {
+    fn new(seed: u64, is_embedded: bool) -> Twins {
         let (engines, journals) = ([volume(), volume()], Memory::default());
         let faulty = Arc::new(Faulty::new(engines[0].clone(), seed, FaultRates::default()));
-        let metas = [client_with(faulty.clone(), Some(&journals)), client(&engines[1], false)];
+        let holder = client_with(Self::open(&faulty, is_embedded), Some(&journals));
+        let metas = [holder, client(&engines[1], false)];
         let (directories, files) = (vec![Ino::ROOT], Vec::new());
-        Twins { engines, faulty, journals, metas, random: seed, next: 10, directories, files }
+        Twins { engines, faulty, journals, is_embedded, metas, random: seed, next: 10, directories, files }
+    }
+
+    /// The engine of the client that holds directories, as a new process opens it.
+    fn open(faulty: &Arc<Faulty<Counted>>, is_embedded: bool) -> Arc<dyn Engine> {
+        if is_embedded { Embedded::open(faulty.clone()) } else { faulty.clone() }
     }
 
     fn below(&mut self, most: u64) -> u64 {
@@ -576,7 +612,7 @@ impl Twins {
                 1 => self.metas[0].settle_held().unwrap(),
                 2 => self.metas[0].held.not_before.store(0, Ordering::Relaxed),
                 // Another client reaches the directory and recalls it.
-                _ if self.metas[0].held_directories() > 0 => {
+                _ if self.metas[0].held_directories() > 0 && !self.is_embedded => {
                     let (holder, other) = (Arc::clone(&self.metas[0]), client(&self.engines[0], false));
                     // A program reaches a directory only by its path, so walk from the root.
                     let walk = || {
@@ -630,8 +666,10 @@ impl Twins {
 
     /// Kills the client that holds directories, perhaps while a request is under way, and starts it again.
     fn kill(&mut self) {
+        // No request to an embedded engine arrives after the end of the process.
         let faults = [Fault::None, Fault::Before, Fault::After, Fault::Late];
-        let mut fault = || faults[self.below(4) as usize];
+        let kinds = if self.is_embedded { 3 } else { 4 };
+        let mut fault = || faults[self.below(kinds) as usize];
         let [first, second, third] = [fault(), fault(), fault()];
         // The client must hold at least this directory.
         let dir = self.make_new(Ino::ROOT, MakeKind::Directory);
@@ -645,14 +683,15 @@ impl Twins {
         // This drops the last reference to the killed client.
         self.metas[0] = Arc::clone(&self.metas[1]);
         // The first replay may be killed too. It reads the session and renews it first.
-        let next = Meta::open(self.faulty.clone(), 1000).unwrap();
+        let next = Meta::open(Self::open(&self.faulty, self.is_embedded), 1000).unwrap();
         next.set_retry_timeout(Duration::ZERO);
         self.faulty.script([Fault::None, Fault::None, Fault::None, second, third]);
         self.faulty.arm(true);
         let _ = next.replay(&self.journals, &nothing_to_store());
         self.faulty.arm(false);
         drop(next);
-        self.metas[0] = client_with(self.faulty.clone(), Some(&self.journals));
+        let engine = Self::open(&self.faulty, self.is_embedded);
+        self.metas[0] = client_with(engine, Some(&self.journals));
         self.faulty.deliver().unwrap();
         self.metas[0].cache.clear();
     }
@@ -690,8 +729,8 @@ fn without_times(text: &str) -> String {
 
 #[test]
 fn random_operations_have_the_same_answers_with_and_without_held_directories() {
-    for seed in 0..40 {
-        let mut twins = Twins::new(seed);
+    for (seed, is_embedded) in (0..40).map(|seed| (seed, seed % 2 == 1)) {
+        let mut twins = Twins::new(seed, is_embedded);
         for _ in 0..400 {
             twins.step();
         }
@@ -707,8 +746,8 @@ fn random_operations_have_the_same_answers_with_and_without_held_directories() {
 
 #[test]
 fn random_operations_survive_kills() {
-    for seed in 1000..1060 {
-        let mut twins = Twins::new(seed);
+    for (seed, is_embedded) in (1000..1120).map(|seed| (seed, seed % 2 == 1)) {
+        let mut twins = Twins::new(seed, is_embedded);
         for _ in 0..300 {
             twins.step();
             if twins.below(40) == 0 {

@@ -45,7 +45,7 @@ impl Announced {
 }
 
 impl Engine for Announced {
-    crate::pass_on! { (.inner) read scan open_snapshot sync remove watch }
+    crate::pass_on! { (.inner) read scan open_snapshot sync remove watch is_embedded }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         let guard = self.maintenance.guard();

@@ -150,7 +150,7 @@ impl Sub for Counts {
 }
 
 impl<E: Engine> Engine for Counting<E> {
-    crate::pass_on! { (.inner) open_snapshot wipe remove watch }
+    crate::pass_on! { (.inner) open_snapshot wipe remove watch is_embedded }
 
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.reads.fetch_add(1, Ordering::Relaxed);

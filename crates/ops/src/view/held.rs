@@ -13,26 +13,32 @@ impl View<'_> {
         self.own = own;
     }
 
+    /// Uses the stored records of directories that other sessions hold, instead of stopping there: nobody else can change
+    /// them meanwhile.
+    pub fn trust_held(&mut self) {
+        self.trusts_held = true;
+    }
+
+    fn is_held_elsewhere(&self, inode: Option<&Inode>) -> bool {
+        let holder = inode.and_then(Inode::holder);
+        !self.trusts_held && holder.is_some_and(|holder| holder != self.own)
+    }
+
     /// As [`View::known_inode`], for an inode that is to be copied: stops if another session holds it.
     pub fn inode_not_held(&self, ino: Ino) -> Result<Option<Inode>, PlanStop> {
         let inode = self.known_inode(ino);
-        match inode.as_ref().and_then(Inode::holder) {
-            Some(holder) if holder != self.own => Err(PlanStop::Held(ino)),
-            _ => Ok(inode),
-        }
+        if self.is_held_elsewhere(inode.as_ref()) { Err(PlanStop::Held(ino)) } else { Ok(inode) }
     }
 
     pub(super) fn peek_inode(&mut self, ino: Ino) -> Result<Option<Inode>, PlanStop> {
         let Some(Value::Inode(inode)) = self.lookup(Key::Inode(ino)) else {
             return self.missing(RecordKey::Inode(ino));
         };
-        match inode.as_ref().and_then(Inode::holder) {
-            Some(holder) if holder != self.own => Err(PlanStop::Held(ino)),
-            _ => {
-                self.not_held = [ino, self.not_held[0]];
-                Ok(inode)
-            }
+        if self.is_held_elsewhere(inode.as_ref()) {
+            return Err(PlanStop::Held(ino));
         }
+        self.not_held = [ino, self.not_held[0]];
+        Ok(inode)
     }
 
     /// Stops if another session holds the directory, because its stored entries may then be out of date. If
