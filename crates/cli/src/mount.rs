@@ -121,13 +121,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     // If the port is in use, fail before anything else happens. The port of a mount that is taken over is
     // taken over too.
     let mut metrics = if previous.is_some() { None } else { options.metrics.listen()? };
-    if fuse::clean_stale(&mountpoint)? {
-        registry::forget_dead(&mountpoint);
-        report.note(&format!(
-            "cleaned up {}: the process that served a mount there no longer exists",
-            mountpoint.display()
-        ));
-    }
+    clean_stale(&mountpoint, report)?;
     let database = open(&url)?;
     if let Database::Memory(_) = database {
         report.note("this is a new, empty volume in memory: all its files are lost when it is unmounted");
@@ -136,6 +130,10 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     // over too.
     let takes_lock = previous.is_none() || options.shared;
     let mut held = if takes_lock { lock(&url, &database, options.shared)? } else { None };
+    if held.is_some() {
+        // The process of an earlier mount may have ended while this one waited for the lock.
+        clean_stale(&mountpoint, report)?;
+    }
     let (engine, meta) = open_meta(&url, &database, options.shared)?;
     if let Database::Network(network) = &database {
         network.warnings.iter().for_each(|warning| report.note(warning));
@@ -305,6 +303,18 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     }
     tracing::info!(volume = entry.volume, "the session has ended");
     served.and(ended)
+}
+
+/// Unmounts the mount of a process that does not exist any more.
+fn clean_stale(mountpoint: &Path, report: &Report) -> Result<(), CliError> {
+    if fuse::clean_stale(mountpoint)? {
+        registry::forget_dead(mountpoint);
+        report.note(&format!(
+            "cleaned up {}: the process that served a mount there no longer exists",
+            mountpoint.display()
+        ));
+    }
+    Ok(())
 }
 
 /// Begins a new session.

@@ -27,10 +27,9 @@ Options for -o, separated by commas:
   workers=N          threads that serve requests [default: 4 per CPU; 32 on a database server]
   shared             allow other mounts of the volume, which need this option too; on a database server, other mounts
                      are always allowed
-  sync_metadata      on a database server: commit each change before it is answered. Without this option, changes in
-                     directories that this mount has created are answered at once, and committed in groups afterwards,
-                     until another mount looks there; if the mount is killed, the next one on this machine commits
-                     the rest
+  sync_metadata      commit each change before it is answered. Without this option, changes in directories that this
+                     mount has created are answered at once, and committed in groups afterwards, until another mount
+                     looks there; if the mount is killed, the next one on this machine commits the rest
   retry_timeout=SECONDS
                      how long to retry a request that fails at the database before the call fails with EIO
                      [default: 20]

@@ -8,11 +8,14 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use common::limen;
 use harness::{Mounted, NOBODY, Random, as_user, refused};
 use rustix::fs::{StatVfsMountFlags, XattrFlags, getxattr_query, setxattr};
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 
 const MIB: usize = 1 << 20;
 
@@ -269,6 +272,68 @@ fn all_forms_of_fsync_keep_data_and_names_over_a_kill() {
     for (name, byte) in [("fsync", 3), ("fdatasync", 3), ("dir/closed", 4)] {
         assert!(fs::read(volume.at(name)).unwrap() == vec![byte; 5 * MIB], "{name}");
     }
+}
+
+/// Changes in directories that the mount has created are answered before they are committed. A mount that is killed keeps
+/// them in a journal beside its database, and the next mount, or a tool that changes the volume, commits them.
+#[test]
+fn killed_mount_loses_no_change_that_it_has_answered() {
+    let Some(volume) = Mounted::new(&[]) else { return };
+    let place = &volume.place;
+    let rounds = if std::env::var_os("LIMEN_LONG").is_some() { 200 } else { 6 };
+    let journals = place.path("vol.db.journals");
+    for round in 0..rounds {
+        let at = |name: &str| volume.at(&format!("d{round}/{name}"));
+        fs::create_dir(at("")).unwrap();
+        let made = AtomicU64::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..100_000 {
+                    let (new, name) = (at(&format!("new{number}")), at(&format!("{number}")));
+                    // A failed close is not reported, so a file counts when it has its second name.
+                    let done = fs::write(&new, number.to_string()).and_then(|()| fs::rename(&new, &name));
+                    let gone = at(&format!("{}", number - number % 10));
+                    let done =
+                        done.and_then(|()| if number % 10 == 9 { fs::remove_file(gone) } else { Ok(()) });
+                    if done.is_err() {
+                        break;
+                    }
+                    made.store(number + 1, Ordering::SeqCst);
+                }
+            });
+            while made.load(Ordering::SeqCst) < 50 + 400 * (round % 3) {
+                thread::yield_now();
+            }
+            kill_process(Pid::from_raw(place.server() as i32).unwrap(), Signal::KILL).unwrap();
+        });
+        let made = made.load(Ordering::SeqCst);
+        assert!(journals.is_dir(), "nothing was held");
+        if round % 2 == 1 {
+            let _ = Command::new("umount").arg("-l").arg(place.mnt()).status();
+            limen(&["gc", "--delete", "--grace", "0", &place.url()]).ok();
+            assert!(!journals.exists(), "gc has committed the changes");
+        }
+        place.mount(&[]).ok();
+        for number in 0..made {
+            // Of the file that was being made at the end, it is not known what has happened.
+            let is_gone = number % 10 == 0 && number + 9 < made;
+            let found = fs::read_to_string(at(&format!("{number}")));
+            match found {
+                Ok(text) => assert!(!is_gone && text == number.to_string(), "{number} of {made}: {text:?}"),
+                Err(_) => assert!(is_gone || number % 10 == 0 && number + 10 > made, "{number} of {made}"),
+            }
+        }
+        let names = fs::read_dir(at("")).unwrap().count() as u64;
+        let expected = made - made / 10;
+        assert!(
+            (expected.saturating_sub(1)..=expected + 1).contains(&names),
+            "{names} names after {made} files"
+        );
+        fs::write(at("more"), "more").unwrap();
+    }
+    place.umount(&[]).ok();
+    assert!(!journals.exists());
+    limen(&["fsck", "--data", &place.url()]).ok();
 }
 
 #[test]

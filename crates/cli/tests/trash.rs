@@ -333,6 +333,12 @@ fn an_open_file_is_deleted_and_the_rest_survives_a_kill() {
     fsck(&m.place);
 }
 
+/// The kernel sends RELEASE after close(2) has returned. Until then, the file is open, and is deleted instead of moved to the
+/// trash.
+fn wait_for_release() {
+    std::thread::sleep(std::time::Duration::from_millis(100));
+}
+
 #[test]
 fn the_trash_is_turned_on_and_off() {
     let Some(m) = Mounted::new(&[]) else { return };
@@ -356,6 +362,7 @@ fn the_trash_is_turned_on_and_off() {
     for name in ["a", "b"] {
         fs::write(m.at("d").join(name), name).unwrap();
     }
+    wait_for_release();
     fs::remove_dir_all(m.at("d")).unwrap();
     m.place.umount(&[]).ok();
     // List the names by the URL, without a mount.
@@ -370,6 +377,7 @@ fn the_trash_is_turned_on_and_off() {
     // A dump contains the trash.
     m.place.mount(&[]).ok();
     fs::write(m.at("f"), "kept").unwrap();
+    wait_for_release();
     fs::remove_file(m.at("f")).unwrap();
     m.place.umount(&[]).ok();
     let (dump, other) = (m.place.text("dump"), format!("sqlite://{}", m.place.text("other.db")));

@@ -28,6 +28,10 @@
 //! The transactions of a request are merged (`merge.rs`). A request that failed is sent again unchanged,
 //! because it may have been committed under its ids.
 //!
+//! On an embedded engine, the client that has the volume exclusively holds directories. Nobody recalls them: others use the
+//! records that are committed. The engine forgets the results of transactions with the process, so each transaction of the
+//! queue also leaves a mark in the database ([`State::mark`]).
+//!
 //! Lock order: `sending`, then `state`. No lock but `sending` is held during a request.
 
 use std::collections::VecDeque;

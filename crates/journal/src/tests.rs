@@ -350,3 +350,32 @@ fn files_are_abandoned_when_their_process_drops_them() {
     assert!(directory.create(VOLUME, SessionId(7)).is_err(), "others could write journals");
     assert!(directory.abandoned(VOLUME).is_err());
 }
+
+#[test]
+fn journals_of_a_database_are_beside_it_and_leave_no_directory() {
+    let place = tempfile::tempdir().unwrap();
+    let (database, path) = (place.path().join("v.db"), place.path().join("v.db.journals"));
+    fs::write(&database, []).unwrap();
+    let directory = Directory::of_database(&database);
+    assert!(directory.abandoned(VOLUME).unwrap().is_empty());
+    let [first, mut second] = [7, 8].map(|id| directory.create(VOLUME, SessionId(id)).unwrap());
+    drop(first);
+    second.remove().unwrap();
+    assert!(path.is_dir(), "it has the other journal");
+    directory.abandoned(VOLUME).unwrap().remove(0).unwrap().storage.remove().unwrap();
+    assert!(!path.exists());
+    drop(directory.create(VOLUME, SessionId(7)).unwrap());
+    if rustix::process::geteuid().is_root() {
+        // The directory may belong to the owner of the database, but to no other user.
+        std::os::unix::fs::chown(&path, Some(12_345), None).unwrap();
+        assert!(directory.abandoned(VOLUME).is_err());
+        std::os::unix::fs::chown(&database, Some(12_345), None).unwrap();
+        assert_eq!(directory.abandoned(VOLUME).unwrap().len(), 1);
+    }
+    directory.remove().unwrap();
+    directory.remove().unwrap();
+    assert!(!path.exists());
+    std::os::unix::fs::symlink("elsewhere", &path).unwrap();
+    fs::create_dir(place.path().join("elsewhere")).unwrap();
+    assert!(directory.create(VOLUME, SessionId(7)).is_err(), "a link may lead to the files of others");
+}

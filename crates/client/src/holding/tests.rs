@@ -472,6 +472,48 @@ fn nothing_is_held_if_the_volume_says_so() {
     }
 }
 
+#[test]
+fn nothing_is_held_while_the_disk_of_an_embedded_database_is_nearly_full() {
+    let (engine, journals) = (volume(), Memory::default());
+    let meta = client_with(Embedded::open(engine.clone()), Some(&journals));
+    let has_room = Arc::new(AtomicBool::new(true));
+    let shared = Arc::clone(&has_room);
+    meta.set_room_check(Arc::new(move || shared.load(Ordering::Relaxed)));
+    let held = |ino: u64| {
+        make(&meta, Ino::ROOT, &format!("d{ino}"), ino, MakeKind::Directory).unwrap();
+        meta.held_directories()
+    };
+    assert_eq!(held(10), 1);
+    has_room.store(false, Ordering::Relaxed);
+    beside(&meta, || {
+        while meta.held_directories() > 0 {
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(held(11), 0);
+    has_room.store(true, Ordering::Relaxed);
+    meta.held.not_before.store(0, Ordering::Relaxed);
+    assert_eq!(held(12), 1);
+}
+
+/// Another client that does not have the volume exclusively holds nothing, and uses what is committed.
+#[test]
+fn other_clients_of_an_embedded_database_recall_nothing() {
+    let (engine, journals) = (volume(), Memory::default());
+    let holder = client_with(Embedded::open(engine.clone()), Some(&journals));
+    let dir = make(&holder, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
+    make(&holder, dir.ino, "f", 11, MakeKind::Regular).unwrap();
+    let other = client_with(Embedded::open(engine.clone()), None);
+    other.set_exclusive(false);
+    let before = engine.counts();
+    assert_eq!(look(&other, dir.ino, "f").unwrap(), None);
+    assert_eq!((engine.counts() - before).commits, 0);
+    holder.settle_held().unwrap();
+    other.cache.clear();
+    assert!(look(&other, dir.ino, "f").unwrap().is_some());
+    assert_eq!(holder.held_directories(), 1);
+}
+
 /// Random operations on a client that holds what it creates, and on one that does not, each on an engine of
 /// its own.
 struct Twins {
