@@ -211,10 +211,12 @@ impl Meta {
         now.nanos() < self.current_until.load(Ordering::Acquire) && self.fence.is_valid(now)
     }
 
-    /// The names of inodes, each with its directory, as far as they are cached. They may be outdated. With a
+    /// The names of inodes, each with its directory, as far as they are cached or held. They may be outdated. With a
     /// full cache, this takes some milliseconds.
     pub fn cached_names(&self, inos: &BTreeSet<Ino>) -> BTreeMap<Ino, (Ino, Name)> {
-        self.cache.names_of(inos)
+        let mut names = self.cache.names_of(inos);
+        self.add_held_names(inos, &mut names);
+        names
     }
 
     /// Whether an operation of this client that failed may still be committed: it was given up in doubt, and

@@ -1,6 +1,7 @@
 //! Answers operations from the directories that a client holds, and decides which transactions are sent to
 //! the engine; see `held.rs`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -372,6 +373,28 @@ impl Meta {
             _ => false,
         };
         (!page.snapshot.records.iter().any(is_elsewhere)).then_some(page)
+    }
+
+    /// Adds the names of those inodes that have a name in a held directory, each with this directory. Reads all held entries,
+    /// and operations in held directories wait meanwhile.
+    pub(crate) fn add_held_names(&self, inos: &BTreeSet<Ino>, names: &mut BTreeMap<Ino, (Ino, Name)>) {
+        if self.held.is_idle() {
+            return;
+        }
+        let state = host::lock(&self.held.state);
+        for parent in state.directories.iter().filter(|_| inos.iter().any(|ino| state.inodes.contains(ino))) {
+            let include = ScanInclude::Nothing;
+            let all = Scan::Dir { parent: *parent, after: None, limit: usize::MAX, include };
+            for record in
+                Engine::scan(&state.records, &all).map_or_else(|_| Vec::new(), |page| page.snapshot.records)
+            {
+                if let Record::Dirent(parent, name, Some(dirent)) = record
+                    && inos.contains(&dirent.ino)
+                {
+                    names.insert(dirent.ino, (parent, name));
+                }
+            }
+        }
     }
 
     /// Reads records. Those that are held come from memory; no record is cached unless `is_remembered`. Also
