@@ -17,7 +17,7 @@ use vfs::process::{is_process_here, process_has_ended, this_process};
 
 use crate::journals;
 use crate::lock::{lock_error, take_lock};
-use crate::sessions::{describe, list, living, session_times};
+use crate::sessions::{describe, list, living, session_times, sessions};
 use crate::url::{Database, MetaUrl};
 
 /// The tool whose work cannot be undone: if it is killed, the volume may be incomplete.
@@ -77,16 +77,15 @@ impl Exclusive {
         // From here on, new mounts fail. When `exclusive` is dropped, the announcement is removed.
         let guarded = Arc::new(Announced::new(engine.clone(), maintenance.clone()));
         let exclusive = Exclusive { meta, maintenance, engine: guarded, lock };
-        let replayed = journals::replay(url, &exclusive.meta);
+        let replayed = journals::replay(database.file(), &exclusive.meta);
         if let Err(error) = &replayed {
             output::note(format!("cannot commit the answered changes of killed mounts here: {error}"));
         }
         // The lock on the database file proves that the volume is not mounted, because each mount holds it.
         if exclusive.lock.is_some() {
-            if replayed.is_err() && tool.force == Some(true) {
-                for session in living(&*engine).at(url)? {
-                    exclusive.meta.remove_session(session.id, session.heartbeat).at(url)?;
-                }
+            match (replayed, tool.force) {
+                (Err(_), Some(true)) => exclusive.give_up_sessions(url)?,
+                (replayed, _) => replayed.at(url)?,
             }
             return Ok(exclusive);
         }
@@ -132,6 +131,14 @@ impl Exclusive {
     /// Ends the maintenance, and returns the lock on the database file.
     pub(crate) fn release(mut self) -> Option<MountLock> {
         self.lock.take()
+    }
+
+    /// Removes the sessions of mounts whose answered changes cannot be committed. The next mount then removes their journals.
+    fn give_up_sessions(&self, url: &MetaUrl) -> Result<(), CliError> {
+        for session in sessions(&**self.meta.engine()).at(url)? {
+            self.meta.remove_session(session.id, session.heartbeat).at(url)?;
+        }
+        Ok(())
     }
 
     /// Waits for `remove_after`, as a mount does before it removes a session, and then removes the sessions

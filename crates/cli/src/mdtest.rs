@@ -9,6 +9,7 @@ use command::interrupt::Interrupt;
 use command::output;
 use vfs::{Vfs, VfsOptions};
 
+use crate::journals;
 use crate::marker::{self, Use};
 use crate::open::{lock, open, open_meta};
 use crate::report::Report;
@@ -58,7 +59,9 @@ pub(crate) fn run(args: &MdtestArgs) -> Result<(), CliError> {
     let store = open_store(meta.volume(), &args.keys, StoreOptions::default())?;
     let wanted = Use { read_only: false, writeback: false };
     marker::admit(&meta, &store, wanted, &Report::foreground())?;
-    let vfs = Arc::new(Vfs::new(Arc::new(meta), store, VfsOptions::default()));
+    let journals = database.file().and_then(|file| journals::directory(Some(file)));
+    let options = VfsOptions { journals, ..VfsOptions::default() };
+    let vfs = Arc::new(Vfs::new(Arc::new(meta), store, options));
     let (server, sent) = match &database {
         Database::Network(network) => {
             network.warnings.iter().for_each(output::note);

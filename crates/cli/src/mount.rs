@@ -161,14 +161,13 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     let store = open_store(meta.volume(), &options.keys, options.store(meta.volume()))?;
     let writeback = options.writeback(meta.volume()).is_some();
     marker::admit(&meta, &store, Use { read_only: options.fuse.read_only, writeback }, report)?;
-    let journals = journals::directory(&url);
-    let can_hold = match &database {
-        Database::Network(_) => true,
-        Database::Sqlite(_) => !options.shared,
-        Database::Memory(_) => false,
+    let (journals, can_hold) = match &database {
+        Database::Network(_) => (journals::directory(None), true),
+        Database::Sqlite(_) => (journals::directory(database.file()), !options.shared),
+        Database::Memory(_) => (None, false),
     };
-    if let MetaUrl::Sqlite(path) = &url {
-        meta.set_room_check(room_check(path));
+    if let Some(file) = database.file() {
+        meta.set_room_check(room_check(file));
     }
     let holds_directories = can_hold && !options.sync_metadata;
     if holds_directories && journals.is_none() {

@@ -54,7 +54,7 @@ pub(crate) fn lock_unmounted(
         }
     })?;
     if lock.is_some() {
-        journals::replay(url, &url.client(database.engine(), 1)?).at(url)?;
+        journals::replay(database.file(), &url.client(database.engine(), 1)?).at(url)?;
     }
     Ok(lock)
 }

@@ -1,7 +1,7 @@
 //! Arguments that name a file: a path on this machine, or a path in a volume that need not be mounted.
 
 use std::ffi::OsStr;
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -55,6 +55,7 @@ impl Target {
             Target::Local(path) => {
                 let found = fs::metadata(path).map_err(|error| CliError::new(error).at(self.show()))?;
                 let (database, volume) = volume_behind(path, found.dev())?;
+                commit_changes(path);
                 Ok((database, volume, Ino(found.ino())))
             }
             Target::Volume(url, path) => {
@@ -77,6 +78,18 @@ impl Target {
             Target::Local(path) => show_path(path),
             Target::Volume(url, path) => format!("{url}:{}", show_name(path)),
         }
+    }
+}
+
+/// Makes the mount of a file commit the changes that it has answered, so that the database has them. An fsync of any directory
+/// of the mount does this.
+fn commit_changes(path: &Path) {
+    let directory = if path.is_dir() { Some(path) } else { path.parent() };
+    let opened =
+        directory.map(|path| File::open(if path.as_os_str().is_empty() { Path::new(".") } else { path }));
+    if let Some(Ok(directory)) = opened {
+        // If it fails, the command uses what is committed.
+        let _ = directory.sync_all();
     }
 }
 

@@ -13,6 +13,7 @@ use engine_sqlite::{LockError, MountLock, OpenError, Options, SqliteEngine};
 use journal::Directory;
 use meta::{Engine, MemEngine, Volume, VolumeError};
 
+use crate::journals;
 use crate::network::{Network, NetworkUrl, without_password};
 use crate::parse::parse_name;
 use crate::schemes::{EngineKind, Scheme};
@@ -79,7 +80,11 @@ impl MetaUrl {
             MetaUrl::Sqlite(path) => {
                 let options = Options { create, ..Options::default() };
                 let engine = SqliteEngine::open(path, &options).map_err(|error| self.open_error(&error))?;
-                Ok(Database::Sqlite(Arc::new(engine)))
+                let engine = Arc::new(engine);
+                if !create {
+                    journals::replay_unmounted(&engine);
+                }
+                Ok(Database::Sqlite(engine))
             }
             MetaUrl::Memory(_) => Ok(Database::Memory(Arc::default())),
             MetaUrl::Network(url) => url.open(create).map(Database::Network),
@@ -190,6 +195,14 @@ impl Database {
         }
     }
 
+    /// The file of an embedded database.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        match self {
+            Database::Sqlite(engine) => Some(engine.path()),
+            Database::Memory(_) | Database::Network(_) => None,
+        }
+    }
+
     /// Locks the database file, exclusively or `shared`. `None` for engines without such a lock.
     ///
     /// # Errors
@@ -218,7 +231,8 @@ impl Database {
 /// # Errors
 /// The files cannot be removed.
 pub(crate) fn remove_database(path: &Path) -> Result<(), CliError> {
-    let removed = SqliteEngine::remove_files(path).and_then(|()| Directory::of_database(path).remove());
+    // Another volume may be created at this path as soon as the database is removed.
+    let removed = Directory::of_database(path).remove().and_then(|()| SqliteEngine::remove_files(path));
     removed.what("cannot remove the database").at(path.display())
 }
 

@@ -310,8 +310,12 @@ fn killed_mount_loses_no_change_that_it_has_answered() {
         assert!(journals.is_dir(), "nothing was held");
         if round % 2 == 1 {
             let _ = Command::new("umount").arg("-l").arg(place.mnt()).status();
-            limen(&["gc", "--delete", "--grace", "0", &place.url()]).ok();
-            assert!(!journals.exists(), "gc has committed the changes");
+            match round % 4 {
+                1 => limen(&["gc", "--delete", "--grace", "0", &place.url()]).ok(),
+                _ => limen(&["quota", "set", "--inodes", "1000000", &format!("{}:/d{round}", place.url())])
+                    .ok(),
+            };
+            assert!(!journals.exists(), "the command has committed the changes");
         }
         place.mount(&[]).ok();
         for number in 0..made {

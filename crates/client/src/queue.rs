@@ -93,8 +93,11 @@ impl Meta {
         };
         let Some(sent) = sending.as_mut() else { return Ok(()) };
         let slices: Vec<SliceId> = sent.txns.iter().flat_map(slices_of).collect();
+        // An embedded engine refuses no transaction for what it contains, but may fail for a while. The queue is then kept.
         let refused = |error: &EngineError| {
-            error.kind == ErrorKind::Determinate { transient: false } && error.errno != Errno::ENOSPC
+            !self.is_embedded()
+                && error.kind == ErrorKind::Determinate { transient: false }
+                && error.errno != Errno::ENOSPC
         };
         let outcomes = self.make_durable(&slices).and_then(|()| match self.engine.commit(&sent.txns) {
             // One of the transactions may be refused, so the first one is sent alone. The others are sent

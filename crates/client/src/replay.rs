@@ -16,7 +16,7 @@ use types::{BootInstant, SessionId, Time};
 
 use crate::driver::Meta;
 use crate::failure::Failure;
-use crate::held::{MakeDurable, Queued, Sent, State, mark_of};
+use crate::held::{MakeDurable, Queued, State, mark_of};
 use crate::open::random_session;
 use crate::ticket::{OpenTerm, Ticket};
 
@@ -162,17 +162,15 @@ impl Meta {
             })
             .collect();
         // If the queue is empty, the transactions that were sent last were never answered.
-        if !unfinished.sent.is_empty() && !state.queue.is_empty() {
+        if self.is_embedded() {
+            client.drop_marked(&mut state, &unfinished.sent)?;
+        } else if !unfinished.sent.is_empty() && !state.queue.is_empty() {
             let sent = state.group_of(&unfinished.sent).ok_or_else(|| {
                 let message = "the journal of a mount whose process has ended contradicts itself, so it is left as it is: mount the volume once with the version of limen that wrote it, or give its changes up with limen fsck --repair --force";
                 EngineError::permanent(message)
             })?;
             // No other thread has this client, so the lock order (`held.rs`) does not matter.
-            if self.is_embedded() {
-                client.drop_marked(&mut state, &sent)?;
-            } else {
-                *host::lock(&client.held.sending) = Some(sent);
-            }
+            *host::lock(&client.held.sending) = Some(sent);
         }
         client.held.note(&state);
         drop(state);
@@ -190,25 +188,31 @@ impl Meta {
             }
             return Err(failure);
         }
+        // After the session is removed, the journal is removed too.
+        self.retry(|| self.engine.sync())?;
         visitor.drop_session(id)?;
         client.end_journal(&mut host::lock(&client.held.state));
         Ok(())
     }
 
     /// Drops those transactions of the last request that are marked as committed ([`State::mark`]), and those before them.
-    /// The others were not committed, so it does not matter how they are merged.
-    fn drop_marked(&self, state: &mut State, sent: &Sent) -> Result<(), Failure> {
-        let is_marked = |txn: &Txn| {
-            let (session, term) = (txn.op_id.session(), mark_of(txn.op_id));
-            let guards = vec![Guard::Term { session, term }];
-            Txn { op_id: txn.op_id, guards, effects: Vec::new() }
-        };
-        let looks: Vec<Txn> = sent.txns.iter().map(is_marked).collect();
+    /// The others were not committed, so it does not matter how they are merged. `sent` says how many queued transactions each
+    /// transaction of the request was made from; it has the id of the first of them.
+    fn drop_marked(&self, state: &mut State, sent: &[u32]) -> Result<(), Failure> {
+        let (mut ends, mut looks, mut begin) = (Vec::new(), Vec::new(), 0);
+        for count in sent {
+            let Some(first) = state.queue.get(begin) else { break };
+            let op_id = first.txn.op_id;
+            let guards = vec![Guard::Term { session: op_id.session(), term: mark_of(op_id) }];
+            looks.push(Txn { op_id, guards, effects: Vec::new() });
+            begin += *count as usize;
+            ends.push(begin.min(state.queue.len()));
+        }
         let outcomes = self.retry(|| self.engine.commit(&looks))?;
         let is_committed = |outcome: &Outcome| matches!(outcome, Outcome::Committed { .. });
-        let done = outcomes.iter().rposition(is_committed).map_or(0, |last| last + 1);
-        let count: usize = sent.merged[..done].iter().map(|merged| merged.count).sum();
-        state.pop(count.min(state.queue.len()), &[]);
+        if let Some(end) = outcomes.iter().rposition(is_committed).and_then(|last| ends.get(last)) {
+            state.pop(*end, &[]);
+        }
         Ok(())
     }
 }

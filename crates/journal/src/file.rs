@@ -52,6 +52,10 @@ impl Directory {
         Directory { path: path.into(), database: Some(database.to_owned()) }
     }
 
+    pub fn exists(&self) -> bool {
+        self.path.symlink_metadata().is_ok()
+    }
+
     /// Removes the directory with everything in it, because its database does not exist any more.
     ///
     /// # Errors
@@ -192,6 +196,9 @@ fn try_open(path: &Path, session: SessionId, is_of_database: bool) -> io::Result
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+    }
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => return Ok(None),
         locked => locked?,

@@ -16,6 +16,7 @@ use ops::{Authority, GetInode, GetQuotas};
 use serde_json::Value;
 use types::{Errno, Ino, Name, QuotaId};
 
+use crate::journals;
 use crate::maintenance::require_none;
 use crate::records::usage;
 use crate::target::{Target, path_to_json, show_name};
@@ -59,7 +60,12 @@ impl QuotaTarget {
     /// change walks through inodes.
     pub(super) fn change(&self, change: QuotaChange, walks: bool) -> Result<QuotaKey, CliError> {
         match self.database.lock(false) {
-            Ok(_lock) => self.change_here(change),
+            Ok(lock) => {
+                if lock.is_some() {
+                    journals::replay(self.database.file(), &self.meta).at(&self.shown)?;
+                }
+                self.change_here(change)
+            }
             Err(LockError::Io { path, error }) => Err(CliError::new(error).at(path.display())),
             Err(LockError::AlreadyMounted { .. }) => match self.mount() {
                 Some(mount) => self.watch(|progress| command::quotas::request(&mount, change, progress)),

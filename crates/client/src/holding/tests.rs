@@ -50,13 +50,14 @@ fn client_with(engine: Arc<dyn Engine>, journals: Option<&Memory>) -> Arc<Meta> 
 struct Embedded {
     database: Arc<dyn Engine>,
     process: u128,
+    is_broken: AtomicBool,
 }
 
 impl Embedded {
-    fn open(database: Arc<dyn Engine>) -> Arc<dyn Engine> {
+    fn open(database: Arc<dyn Engine>) -> Arc<Embedded> {
         static PROCESSES: AtomicU64 = AtomicU64::new(0);
         let process = u128::from(PROCESSES.fetch_add(1, Ordering::Relaxed));
-        Arc::new(Embedded { database, process })
+        Arc::new(Embedded { database, process, is_broken: AtomicBool::new(false) })
     }
 }
 
@@ -64,6 +65,9 @@ impl Engine for Embedded {
     meta::pass_on! { (.database) read scan sync wipe watch }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        if self.is_broken.load(Ordering::Relaxed) {
+            return Err(EngineError::permanent("disk I/O error"));
+        }
         let own = |txn: &Txn| Txn { op_id: OpId(txn.op_id.0 ^ self.process << 96), ..txn.clone() };
         self.database.commit(&txns.iter().map(own).collect::<Vec<_>>())
     }
@@ -494,6 +498,33 @@ fn nothing_is_held_while_the_disk_of_an_embedded_database_is_nearly_full() {
     has_room.store(true, Ordering::Relaxed);
     meta.held.not_before.store(0, Ordering::Relaxed);
     assert_eq!(held(12), 1);
+}
+
+/// For SQLite, errors of the disk are permanent.
+#[test]
+fn errors_of_the_disk_lose_no_answered_change_of_an_embedded_database() {
+    let (engine, journals) = (volume(), Memory::default());
+    let embedded = Embedded::open(engine.clone());
+    let meta = client_with(embedded.clone(), Some(&journals));
+    let dir = make(&meta, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
+    make(&meta, dir.ino, "kept", 11, MakeKind::Regular).unwrap();
+    embedded.is_broken.store(true, Ordering::Relaxed);
+    meta.settle_held().unwrap_err();
+    make(&meta, Ino::ROOT, "f", 12, MakeKind::Regular).unwrap_err();
+    embedded.is_broken.store(false, Ordering::Relaxed);
+    meta.settle_held().unwrap();
+    assert!(stored(&engine, RecordKey::Inode(Ino(11))).is_some());
+    // The mount is killed while the disk fails, and the disk also fails during the first replay.
+    make(&meta, dir.ino, "more", 13, MakeKind::Regular).unwrap();
+    drop(meta);
+    let next = Embedded::open(engine.clone());
+    next.is_broken.store(true, Ordering::Relaxed);
+    let replay =
+        || Meta::open(next.clone(), 100).map(|meta| meta.replay(&journals, &nothing_to_store()).is_ok());
+    assert!(replay().is_err() || journals.all().len() == 1);
+    next.is_broken.store(false, Ordering::Relaxed);
+    assert!(replay().unwrap());
+    assert!(stored(&engine, RecordKey::Inode(Ino(13))).is_some());
 }
 
 /// Another client that does not have the volume exclusively holds nothing, and uses what is committed.
