@@ -30,7 +30,7 @@
 //!
 //! On an embedded engine, the client that has the volume exclusively holds directories. Nobody recalls them: others use the
 //! records that are committed. The engine forgets the results of transactions with the process, so each transaction of the
-//! queue also leaves a mark in the database ([`State::mark`]).
+//! queue also leaves a mark in the database ([`Sent::mark`]).
 //!
 //! Lock order: `sending`, then `state`. No lock but `sending` is held during a request.
 
@@ -44,18 +44,15 @@ use host::{HashMap, HashSet, Instant};
 use journal::{Journal, Journals};
 use meta::{AclKind, Effect, Engine, ErrorKind, Guard, MemEngine, Part, Record, RecordKey, Snapshot, Txn};
 use ops::{Key, KnownRecords, Value, known};
-use types::{AclId, Errno, FileType, Ino, OpId, SessionId, SliceId, SliceSource, Term};
+use types::{AclId, Errno, FileType, Ino, SessionId, SliceId, SliceSource, Term};
 
 use crate::cache::Cache;
 use crate::failure::Failure;
-use crate::merge::join;
+use crate::group::{Merged, Queued, Sent, counts};
 use crate::ticket::Ticket;
 
 /// The maximum number of transactions that wait to be committed; further callers wait.
 pub(crate) const MAX_QUEUED: usize = 1000;
-/// The maximum number of queued transactions in one request, and roughly its maximum size.
-pub(crate) const MAX_GROUP: usize = 256;
-pub(crate) const MAX_GROUP_BYTES: usize = 1 << 20;
 /// How many texts of ACLs are kept.
 pub(crate) const MAX_ACL_TEXTS: usize = 64;
 /// If more inodes are held, all are given back.
@@ -132,7 +129,7 @@ pub(crate) struct State {
     /// How many transactions were ever queued, and how many of them are committed.
     pub(crate) queued: u64,
     pub(crate) committed: u64,
-    /// The mark of the transaction that was marked last ([`State::mark`]).
+    /// The mark of the transaction that was marked last ([`Sent::mark`]).
     pub(crate) last_mark: Option<Term>,
     /// How often the queue was lost with a session.
     pub(crate) losses: u64,
@@ -143,39 +140,6 @@ pub(crate) struct State {
     pub(crate) is_held_txn_in_flight: bool,
     pub(crate) must_give_back: bool,
     pub(crate) last_suspension: Option<(Instant, Duration)>,
-}
-
-/// A transaction that was answered and is to be committed.
-#[derive(Clone, Debug)]
-pub(crate) struct Queued {
-    pub(crate) txn: Txn,
-    /// Keeps the term of the transaction open.
-    pub(crate) _ticket: Ticket,
-    /// Whether a guard may fail. If one fails, the transaction is not needed.
-    pub(crate) is_optional: bool,
-}
-
-/// The first part of the queue, as it was sent.
-#[derive(Debug)]
-pub(crate) struct Sent {
-    pub(crate) txns: Vec<Txn>,
-    /// For each transaction, how it was made from queued ones.
-    pub(crate) merged: Vec<Merged>,
-}
-
-/// The mark of a transaction that is committed: an open term to which no operation belongs. The terms of operations are
-/// counted from 1, and a session never has 2^31 of them.
-pub(crate) fn mark_of(id: OpId) -> Term {
-    const MARK: u32 = 1 << 31;
-    Term(MARK | id.0 as u32 & (MARK - 1))
-}
-
-/// How a transaction was made from queued ones.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Merged {
-    pub(crate) count: usize,
-    /// Whether a guard may fail.
-    pub(crate) is_optional: bool,
 }
 
 /// A transaction that the engine is processing. If it concerns held records, nothing else changes them
@@ -244,23 +208,6 @@ impl Entered<'_> {
     /// Whether the transaction concerns held records. If so, the engine has every change that was answered.
     pub(crate) fn concerns_held(&self) -> bool {
         self.concerns_held
-    }
-}
-
-impl Queued {
-    /// The approximate number of bytes that the transaction adds to a request.
-    fn bytes(&self) -> usize {
-        let effect = |effect: &Effect| match effect {
-            Effect::PutAcl { text, .. } => text.len(),
-            Effect::PutXattr { value, .. } => value.len(),
-            Effect::PutSymlink { target, .. } => target.len(),
-            Effect::AppendSlice { slice, .. } => match &slice.source {
-                SliceSource::Inline(bytes) => bytes.len(),
-                _ => 0,
-            },
-            _ => 0,
-        };
-        256 + self.txn.effects.iter().map(effect).sum::<usize>()
     }
 }
 
@@ -462,59 +409,6 @@ impl State {
         std::mem::take(&mut self.directories)
     }
 
-    /// The first part of the queue, merged, as one request.
-    pub(crate) fn first_group(&self) -> Sent {
-        let (mut bytes, mut sent) = (0, Sent { txns: Vec::new(), merged: Vec::new() });
-        for queued in self.queue.iter().take(MAX_GROUP) {
-            bytes += queued.bytes();
-            if bytes > MAX_GROUP_BYTES && !sent.txns.is_empty() {
-                break;
-            }
-            let joined = match (sent.txns.last_mut(), sent.merged.last_mut()) {
-                (Some(last), Some(Merged { count, is_optional: false })) if !queued.is_optional => {
-                    join(last, &queued.txn).map(|both| (*last, *count) = (both, *count + 1))
-                }
-                _ => None,
-            };
-            if joined.is_none() {
-                sent.txns.push(queued.txn.clone());
-                sent.merged.push(Merged { count: 1, is_optional: queued.is_optional });
-            }
-        }
-        sent
-    }
-
-    /// Adds to each transaction an effect that marks it as committed, and removes the mark of the one before. An embedded
-    /// engine forgets the results of transactions when the process ends. From the mark, which is committed with the
-    /// transaction, a replay learns which of the transactions that were sent last are committed.
-    pub(crate) fn mark(&mut self, txns: &mut [Txn]) {
-        for txn in txns {
-            let mark = mark_of(txn.op_id);
-            let ended = self.last_mark.replace(mark).into_iter().collect();
-            txn.effects.push(Effect::BeginTerm { session: txn.op_id.session(), term: mark, ended });
-        }
-    }
-
-    /// The first part of the queue, merged as it was sent according to a journal. The journal may also count
-    /// transactions that are not in the queue; they were never answered.
-    pub(crate) fn group_of(&self, counts: &[u32]) -> Option<Sent> {
-        let (mut sent, mut queue) = (Sent { txns: Vec::new(), merged: Vec::new() }, self.queue.iter());
-        for &count in counts {
-            let Some(first) = queue.next() else { break };
-            let (mut txn, mut merged) =
-                (first.txn.clone(), Merged { count: 1, is_optional: first.is_optional });
-            while merged.count < count as usize
-                && let Some(next) = queue.next()
-            {
-                txn = join(&txn, &next.txn)?;
-                merged.count += 1;
-            }
-            sent.txns.push(txn);
-            sent.merged.push(merged);
-        }
-        (!sent.txns.is_empty()).then_some(sent)
-    }
-
     /// The present records of keys that are held.
     pub(crate) fn read(&self, keys: &[RecordKey]) -> Snapshot {
         self.only_held(self.records.read(keys).unwrap_or_default())
@@ -597,10 +491,6 @@ impl KnownRecords for Known<'_> {
     fn put(&self, key: Key, value: Value) {
         KnownRecords::put(self.cache, key, value);
     }
-}
-
-fn counts(merged: &[Merged]) -> Vec<u32> {
-    merged.iter().map(|merged| u32::try_from(merged.count).unwrap_or(u32::MAX)).collect()
 }
 
 /// Whether the effect changes files, so that it must not be committed before earlier changes of files.

@@ -11,6 +11,7 @@ mod doubt;
 mod driver;
 mod failure;
 mod fence;
+mod group;
 mod hand_over;
 mod held;
 mod holding;

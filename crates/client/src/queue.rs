@@ -10,9 +10,8 @@ use types::{Errno, Ino, SessionId, SliceId};
 
 use crate::driver::Meta;
 use crate::failure::Failure;
-use crate::held::{
-    GATHER_FOR, GATHER_STEP, LOOK_FOR_ROOM_AFTER, MAX_GROUP, POLL_INTERVAL, RETRY_AFTER, slices_of,
-};
+use crate::group::{MAX_GROUP, Sent};
+use crate::held::{GATHER_FOR, GATHER_STEP, LOOK_FOR_ROOM_AFTER, POLL_INTERVAL, RETRY_AFTER, slices_of};
 
 /// Whether changes that are answered but not committed survive the end of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,10 +81,10 @@ impl Meta {
             // If a request that begins with the first queued transaction was sent before, it is sent again. A
             // request that begins with another transaction is from a lost session, and is not sent again.
             if sending.as_ref().is_none_or(|sent| sent.txns[0].op_id != first) {
-                let mut group = state.first_group();
+                let mut group = Sent::first_of(&state.queue);
                 state.note_sent(&group.merged);
                 if self.is_embedded() {
-                    state.mark(&mut group.txns);
+                    group.mark(&mut state.last_mark);
                 }
                 *sending = Some(group);
             }

@@ -16,7 +16,8 @@ use types::{BootInstant, SessionId, Time};
 
 use crate::driver::Meta;
 use crate::failure::Failure;
-use crate::held::{MakeDurable, Queued, State, mark_of};
+use crate::group::{Queued, Sent, mark_of};
+use crate::held::{MakeDurable, State};
 use crate::open::random_session;
 use crate::ticket::{OpenTerm, Ticket};
 
@@ -165,7 +166,7 @@ impl Meta {
         if self.is_embedded() {
             client.drop_marked(&mut state, &unfinished.sent)?;
         } else if !unfinished.sent.is_empty() && !state.queue.is_empty() {
-            let sent = state.group_of(&unfinished.sent).ok_or_else(|| {
+            let sent = Sent::by_counts(&state.queue, &unfinished.sent).ok_or_else(|| {
                 let message = "the journal of a mount whose process has ended contradicts itself, so it is left as it is: mount the volume once with the version of limen that wrote it, or give its changes up with limen fsck --repair --force";
                 EngineError::permanent(message)
             })?;
@@ -195,7 +196,7 @@ impl Meta {
         Ok(())
     }
 
-    /// Drops those transactions of the last request that are marked as committed ([`State::mark`]), and those before them.
+    /// Drops those transactions of the last request that are marked as committed ([`Sent::mark`]), and those before them.
     /// The others were not committed, so it does not matter how they are merged. `sent` says how many queued transactions each
     /// transaction of the request was made from; it has the id of the first of them.
     fn drop_marked(&self, state: &mut State, sent: &[u32]) -> Result<(), Failure> {

@@ -10,6 +10,7 @@ use types::{BootInstant, Errno, FileType, Ino, Mode, Name, OpId, Time};
 
 use super::*;
 use crate::driver::BY_KERNEL;
+use crate::group::Sent;
 use crate::readdir::Listing;
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -266,7 +267,7 @@ fn the_removal_of_a_tree_is_committed_in_few_transactions() {
         }
         meta.run(&Rmdir { parent: top.ino, name: name(&format!("d{n}")) }, &BY_KERNEL).unwrap();
     }
-    assert_eq!(host::lock(&meta.held.state).first_group().txns.len(), 2);
+    assert_eq!(Sent::first_of(&host::lock(&meta.held.state).queue).txns.len(), 2);
     let before = engine.counts();
     meta.settle_held().unwrap();
     assert_eq!((engine.counts() - before).commits, 1);
