@@ -5,7 +5,8 @@
 //!
 //! An inode that several effects or several transactions of the batch change is read once and written once.
 //! In between it is cached in [`Batch::inodes`]. The changes of the usage are also accumulated.
-//! [`Batch::flush`] writes both.
+//! [`Batch::flush`] writes both. The new rows of a transaction are collected too, and are written before
+//! anything that may read them, at the latest at its end ([`Batch::write_additions`]).
 //!
 //! If no other process writes ([`ExclusiveCache`]), the cached inodes are kept for the following batches,
 //! because most batches change the same directories. The last term that was found open is kept too, because
@@ -14,12 +15,14 @@
 //! the usage counts the inodes. `Engine::sync`, which a mount calls once a second and at its end, stores the
 //! exact usage.
 
-use host::{HashMap, HashSet};
+use std::sync::Arc;
+
+use host::HashMap;
 use meta::{Effect, Guard, Inode, Outcome, Record, RecordKey, Results, Seq, Txn, Usage, xattr_blocks};
 use rusqlite::{Connection, OptionalExtension, Result};
-use tables::Table;
-use types::{ChunkIndex, Ino, OpId, SessionId, Term};
+use types::{ChunkIndex, Ino, OpId, SessionId, Slice, Term};
 
+use crate::additions::{self, Additions, TOGETHER};
 use crate::number::int;
 use crate::sql::{Statements, execute_inode, parameters};
 use crate::{quotas, read, rows, sql};
@@ -28,11 +31,12 @@ use crate::{quotas, read, rows, sql};
 const CACHED_INODES: usize = 16_384;
 
 /// The transactions that are applied in one SQLite transaction.
-pub(crate) struct Batch<'c> {
+pub(crate) struct Batch<'c, 't> {
     conn: &'c Connection,
     statements: Statements<'c>,
     seq: u64,
     inodes: Inodes,
+    additions: Additions<'t>,
     /// The usage without `inodes_delta` and `blocks_delta`, if the stored row is out of date; `None` if the
     /// row is exact.
     counted: Option<Usage>,
@@ -41,9 +45,9 @@ pub(crate) struct Batch<'c> {
     open_term: Option<(SessionId, Term)>,
     /// The inodes that may have to be written.
     stale: Vec<Ino>,
-    /// The inodes that this batch has created and that have no rows of chunks yet. Their chunks are not
-    /// searched for the last row.
-    without_rows: HashSet<Ino>,
+    /// The inodes that this batch has created, each with the position of the last row that was added to it.
+    /// Rows that are added after this position need no search for the last row of their chunk.
+    last_rows: HashMap<Ino, Option<(ChunkIndex, i64)>>,
     inodes_delta: i64,
     blocks_delta: i64,
     applied: HashMap<OpId, Seq>,
@@ -89,7 +93,7 @@ impl ExclusiveCache {
     }
 }
 
-impl<'c> Batch<'c> {
+impl<'c, 't> Batch<'c, 't> {
     /// Starts a batch in the transaction that is open on `conn`, after commit `seq`.
     pub(crate) fn new(conn: &'c Connection, seq: u64, cache: Option<ExclusiveCache>) -> Result<Self> {
         let is_exclusive = cache.is_some();
@@ -105,11 +109,12 @@ impl<'c> Batch<'c> {
             statements: Statements::new(conn),
             seq,
             inodes,
+            additions: Additions::default(),
             counted,
             is_exclusive,
             open_term,
             stale: Vec::new(),
-            without_rows: HashSet::default(),
+            last_rows: HashMap::default(),
             inodes_delta: 0,
             blocks_delta: 0,
             applied: HashMap::default(),
@@ -117,22 +122,21 @@ impl<'c> Batch<'c> {
     }
 
     /// Checks all guards, then applies all effects.
-    pub(crate) fn run(&mut self, txn: &Txn, results: &Results) -> Result<Outcome> {
+    pub(crate) fn run(&mut self, txn: &'t Txn, results: &Results) -> Result<Outcome> {
         let earlier = self.applied.get(&txn.op_id).copied();
         if let Some(seq) = earlier.or_else(|| results.get(txn.op_id)) {
             return Ok(Outcome::Committed { seq, inodes: Vec::new() });
         }
-        for guard in &txn.guards {
-            if !self.holds(guard)? {
-                let keys: Vec<RecordKey> = txn.guards.iter().map(Guard::key).collect();
-                self.flush()?;
-                return Ok(Outcome::Conflict(read::snapshot(self.conn, Seq(self.seq), &keys, self.counted)?));
-            }
+        if !self.all_hold(&txn.guards)? {
+            let keys: Vec<RecordKey> = txn.guards.iter().map(Guard::key).collect();
+            self.flush()?;
+            return Ok(Outcome::Conflict(read::snapshot(self.conn, Seq(self.seq), &keys, self.counted)?));
         }
         if txn.effects.is_empty() {
             return Ok(Outcome::Committed { seq: Seq(self.seq), inodes: Vec::new() });
         }
         txn.effects.iter().try_for_each(|effect| self.apply(effect))?;
+        self.write_additions()?;
         self.seq += 1;
         self.applied.insert(txn.op_id, Seq(self.seq));
         let inodes = txn.changed_inodes().iter().filter_map(|ino| self.inodes.get(ino)?.inode).collect();
@@ -178,6 +182,56 @@ impl<'c> Batch<'c> {
             self.conn.prepare_cached("UPDATE usage SET exact = 0")?.execute([])?;
         }
         Ok(())
+    }
+
+    /// Writes the collected rows.
+    fn write_additions(&mut self) -> Result<()> {
+        if self.additions.is_empty() {
+            return Ok(());
+        }
+        let inodes = std::mem::take(&mut self.additions.inodes);
+        for part in inodes.chunks(TOGETHER) {
+            if part.len() < TOGETHER || !additions::add_inodes(&mut self.statements, part)? {
+                part.iter().try_for_each(|inode| self.add_inode(inode))?;
+            }
+        }
+        self.additions.add_rows(&mut self.statements)
+    }
+
+    /// Adds an inode. An existing one is removed first, with everything that belongs to it.
+    fn add_inode(&mut self, inode: &Inode) -> Result<()> {
+        if !additions::add_inodes(&mut self.statements, &[inode])? {
+            if let Some(old) = read::inode(&mut self.statements, inode.ino)? {
+                self.remove(&old)?;
+            }
+            additions::add_inodes(&mut self.statements, &[inode])?;
+        }
+        Ok(())
+    }
+
+    fn all_hold(&mut self, guards: &[Guard]) -> Result<bool> {
+        // There may be many guards on rows, so their rows are read together.
+        let of_rows = || {
+            guards.iter().filter_map(|guard| match guard {
+                Guard::Rows { rows, .. } => Some((guard, rows)),
+                _ => None,
+            })
+        };
+        let keys: Vec<RecordKey> = of_rows().map(|(guard, _)| guard.key()).collect();
+        let found = read::snapshot(self.conn, Seq(0), &keys, None)?.records;
+        let is_stored = |((_, rows), found): ((_, &Arc<[Slice]>), &Record)| match found {
+            Record::Slices(_, _, found) => found.starts_with(rows),
+            _ => false,
+        };
+        if !of_rows().zip(&found).all(is_stored) {
+            return Ok(false);
+        }
+        for guard in guards {
+            if !matches!(guard, Guard::Rows { .. }) && !self.holds(guard)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn holds(&mut self, guard: &Guard) -> Result<bool> {
@@ -242,7 +296,6 @@ impl<'c> Batch<'c> {
             (Guard::Setting { name, value }, [Record::Settings(found)]) => found.get(*name) == value.as_ref(),
             (Guard::Counter { value, .. }, [Record::Counter(_, found)]) => found == value,
             (Guard::Locks { locks, .. }, [Record::Locks(_, found)]) => found == locks,
-            (Guard::Rows { rows, .. }, [Record::Slices(_, _, found)]) => found.starts_with(rows),
             (Guard::Quota { outer, inodes, blocks, .. }, [Record::Quota(_, Some(quota))]) => {
                 outer.is_none_or(|outer| quota.rule.outer == outer) && quota.fits(*inodes, *blocks)
             }
@@ -254,23 +307,17 @@ impl<'c> Batch<'c> {
         })
     }
 
-    fn apply(&mut self, effect: &Effect) -> Result<()> {
+    fn apply(&mut self, effect: &'t Effect) -> Result<()> {
         let conn = self.conn;
         match effect {
             Effect::PutInode(inode) => self.put_inode(inode)?,
             Effect::DropInode { ino } => self.drop_inode(*ino)?,
             Effect::PutDirent { parent, name, ino, kind } => {
-                const INSERT: &str = "INSERT INTO edge (parent, name, ino, kind) VALUES (?1, ?2, ?3, ?4) \
-                                      ON CONFLICT DO NOTHING";
-                const REPLACE: &str = "REPLACE INTO edge (parent, name, ino, kind) VALUES (?1, ?2, ?3, ?4)";
-                let row = (int(parent.0), name.as_bytes(), int(ino.0), kind.to_dtype());
-                // The name is usually new, and an insert searches its place only once.
-                if self.statements.get(INSERT)?.execute(row)? == 0 {
-                    self.statements.get(REPLACE)?.execute(row)?;
-                }
+                self.additions.dirents.push((*parent, name, *ino, *kind));
             }
             Effect::DropDirent { parent, name } => {
                 const SQL: &str = "DELETE FROM edge WHERE parent = ?1 AND name = ?2";
+                self.write_additions()?;
                 self.statements.get(SQL)?.execute((int(parent.0), name.as_bytes()))?;
             }
             Effect::SetAccess { ino, .. }
@@ -280,19 +327,18 @@ impl<'c> Batch<'c> {
             | Effect::SetSize { ino, .. }
             | Effect::Extend { ino, .. }
             | Effect::AddXattrBlocks { ino, .. } => self.change_inode(*ino, effect)?,
-            Effect::AppendSlice { ino, chunk, slice } => {
-                if self.without_rows.remove(ino) {
-                    rows::insert(conn, *ino, *chunk, 1, slice)?;
-                } else if self.inode(*ino)?.is_some() {
-                    rows::append(conn, *ino, *chunk, slice)?;
-                }
+            Effect::AppendSlice { ino, chunk, slice } => self.append(*ino, *chunk, slice)?,
+            Effect::DropSlices { ino, from, to } => {
+                self.write_additions()?;
+                self.last_rows.remove(ino);
+                rows::drop_chunks(conn, *ino, *from, *to)?;
             }
-            Effect::DropSlices { ino, from, to } => rows::drop_chunks(conn, *ino, *from, *to)?,
             Effect::ReplaceRows { ino, chunk, count, rows } => {
-                self.without_rows.remove(ino);
+                self.write_additions()?;
+                self.last_rows.remove(ino);
                 rows::replace(conn, *ino, *chunk, *count, rows)?;
             }
-            Effect::Share { slice, rows } => rows::share(conn, *slice, *rows)?,
+            Effect::Share { slice, rows } => self.additions.shares.push((*slice, *rows)),
             Effect::BeginTerm { session, term, ended } => {
                 const BEGIN: &str = "INSERT INTO term (session, term) SELECT id, ?2 FROM session WHERE id = ?1 \
                                      ON CONFLICT DO NOTHING";
@@ -337,12 +383,14 @@ impl<'c> Batch<'c> {
                     conn.prepare_cached("DELETE FROM term WHERE session = ?1")?.execute([int(session.0)])?;
                 }
                 if let Some(key) = tables::removed(effect) {
+                    self.write_additions()?;
                     self.statements.get(sql::remove(&key))?.execute(parameters(&key))?;
                 }
                 // Rows that belong to an inode are removed with it, so they are added only if it exists.
                 match tables::holder(effect) {
                     Some(ino) if self.inode(ino)?.is_none() => {}
-                    _ => self.put_all(effect)?,
+                    Some(_) => self.additions.others.extend(tables::put(effect)),
+                    None => self.put_all(effect)?,
                 }
             }
         }
@@ -385,26 +433,46 @@ impl<'c> Batch<'c> {
         Ok(())
     }
 
-    fn put_inode(&mut self, inode: &Inode) -> Result<()> {
-        // The inode number is usually new, so try the insert first.
-        let put = sql::put(Table::INODE);
-        if execute_inode(self.statements.get(put)?, inode)? == 0 {
+    fn put_inode(&mut self, inode: &'t Inode) -> Result<()> {
+        if self.inodes.get(&inode.ino).is_some_and(|loaded| loaded.inode.is_some()) {
             self.drop_inode(inode.ino)?;
-            execute_inode(self.statements.get(put)?, inode)?;
         }
         self.inodes_delta += 1;
         self.blocks_delta += inode.blocks() as i64;
         self.inodes.insert(inode.ino, Loaded { inode: Some(*inode), stale: false });
-        self.without_rows.insert(inode.ino);
+        self.last_rows.insert(inode.ino, None);
+        self.additions.inodes.push(inode);
+        Ok(())
+    }
+
+    /// Adds a row that is newer than all other rows of its chunk.
+    fn append(&mut self, ino: Ino, chunk: ChunkIndex, slice: &'t Slice) -> Result<()> {
+        if let Some(last) = self.last_rows.get_mut(&ino)
+            && last.is_none_or(|(last, _)| last <= chunk)
+        {
+            let place = last.filter(|(last, _)| *last == chunk).map_or(1, |(_, place)| place + 1);
+            *last = Some((chunk, place));
+            self.additions.slices.push((ino, chunk, place, slice));
+        } else if self.inode(ino)?.is_some() {
+            self.write_additions()?;
+            rows::append(self.conn, ino, chunk, slice)?;
+        }
         Ok(())
     }
 
     fn drop_inode(&mut self, ino: Ino) -> Result<()> {
+        self.write_additions()?;
         let Some(inode) = self.inode(ino)? else { return Ok(()) };
+        self.inodes.insert(ino, Loaded { inode: None, stale: false });
+        self.last_rows.remove(&ino);
+        self.remove(&inode)
+    }
+
+    /// Removes a stored inode with everything that belongs to it.
+    fn remove(&mut self, inode: &Inode) -> Result<()> {
+        let ino = inode.ino;
         self.inodes_delta -= 1;
         self.blocks_delta -= inode.blocks() as i64;
-        self.inodes.insert(ino, Loaded { inode: None, stale: false });
-        self.without_rows.remove(&ino);
         let id = [int(ino.0)];
         self.statements.get("DELETE FROM node WHERE ino = ?1")?.execute(id)?;
         // Most inodes have no such rows: one query replaces six statements.

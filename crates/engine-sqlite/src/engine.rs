@@ -36,7 +36,7 @@ const LITTLE_BYTES: u64 = 64 << 20;
 const AMPLE_FOR: u64 = 63;
 
 /// The capacity of each connection's cache of prepared statements; larger than the number of statements.
-const STATEMENTS: usize = 96;
+const STATEMENTS: usize = 112;
 
 /// A volume's metadata in an SQLite database in WAL mode, with one writer connection and several readers.
 ///
@@ -381,8 +381,10 @@ impl SqliteEngine {
         let cache = self.exclusive().cache().map(ExclusiveCache::lend);
         let (outcomes, finished) = in_transaction(conn, "BEGIN IMMEDIATE", || {
             let mut batch = Batch::new(conn, before, cache)?;
-            let run = |member: &&[Txn]| member.iter().map(|txn| batch.run(txn, results)).collect();
-            let outcomes: Vec<Vec<Outcome>> = members.iter().map(run).collect::<rusqlite::Result<_>>()?;
+            let outcomes: Vec<Vec<Outcome>> = members
+                .iter()
+                .map(|member| member.iter().map(|txn| batch.run(txn, results)).collect())
+                .collect::<rusqlite::Result<_>>()?;
             Ok((outcomes, batch.finish()?))
         })?;
         let Finished { seq, cache } = finished;

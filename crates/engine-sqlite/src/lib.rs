@@ -9,6 +9,7 @@
 //! | `sql`, `number` | statements for rows; numbers as SQLite stores them |
 //! | `rows` | the rows of file chunks, and references to slices |
 //! | `commit` | guards and effects, for a batch of transactions |
+//! | `additions` | the new rows of a transaction, many to a statement |
 //! | `quotas` | changes of quotas of directories, users and groups |
 //! | `queue` | group commit: the transactions of callers that wait for the writer become its next batch |
 //! | `checkpoint` | checkpoints, concurrently with commits |
@@ -17,6 +18,7 @@
 //! | `lock` | which processes may mount the volume |
 //! | `error` | maps an SQLite error to an engine error |
 
+mod additions;
 mod checkpoint;
 mod commit;
 mod config;

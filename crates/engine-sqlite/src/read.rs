@@ -5,11 +5,13 @@
 
 use std::sync::{LazyLock, OnceLock};
 
+use host::HashSet;
 use meta::{Inode, Record, RecordKey, Seq, Snapshot, Usage};
-use rusqlite::{Connection, OptionalExtension, Result};
-use tables::{ReplyContent, RowSource, Table};
+use rusqlite::{Connection, OptionalExtension, Result, params_from_iter};
+use tables::{ReplyContent, RowSource, Table, joined, kind, list};
 use types::{Ino, Name};
 
+use crate::additions::TOGETHER;
 use crate::number::{int, uint};
 use crate::sql::{ByKind, Select, Statements, has, parameters};
 
@@ -21,14 +23,62 @@ pub(crate) fn snapshot(
     counted: Option<Usage>,
 ) -> Result<Snapshot> {
     let mut records = Vec::with_capacity(keys.len());
+    let together = Together::read(conn, keys)?;
     for key in keys {
         match (key, counted) {
             (RecordKey::Usage, Some(counted)) => records.push(Record::Usage(counted)),
             (RecordKey::Usage, None) => records.push(Record::Usage(usage(conn)?)),
+            _ if together.keys.contains(key) => records.extend(together.found.answer([key])),
             _ => find(conn, key, &mut records)?,
         }
     }
     Ok(Snapshot { seq, records })
+}
+
+/// The records of keys of the kinds of which there may be many in one request. One statement reads
+/// [`TOGETHER`] of them, for the same reason as in `additions.rs`.
+#[derive(Default)]
+struct Together<'k> {
+    found: ReplyContent,
+    /// The keys that `found` answers.
+    keys: HashSet<&'k RecordKey>,
+}
+
+impl<'k> Together<'k> {
+    fn read(conn: &Connection, keys: &'k [RecordKey]) -> Result<Self> {
+        static SELECTS: ByKind<Select> = [const { OnceLock::new() }; _];
+        let mut together = Together::default();
+        if keys.len() < TOGETHER {
+            return Ok(together);
+        }
+        for of in [kind::INODE, kind::SLICE, kind::XATTR, kind::SYMLINK] {
+            let of_kind = keys.iter().filter(|key| tables::kind_of(key) == of);
+            // A key may come several times.
+            let new: Vec<&RecordKey> = of_kind.filter(|key| together.keys.insert(*key)).collect();
+            let parts = new.chunks_exact(TOGETHER);
+            // The last keys, if they are fewer, are read one by one.
+            parts.remainder().iter().for_each(|key| _ = together.keys.remove(key));
+            for part in parts {
+                let select = SELECTS[of as usize].get_or_init(|| select_together(part[0]));
+                let numbers = part.iter().flat_map(|key| tables::row_key(key).numbers).flatten();
+                let parameters = params_from_iter(numbers.map(|number| number as i64));
+                select.each(conn, parameters, |row| together.found.take(row))?;
+            }
+        }
+        Ok(together)
+    }
+}
+
+/// Selects the rows of [`TOGETHER`] keys of the kind of `key`, which are numbers only.
+fn select_together(key: &RecordKey) -> Select {
+    let columns: Vec<&str> = tables::row_key(key).columns().collect();
+    let places = format!("({})", list(columns.iter().map(|_| "?")));
+    let keys = list([&places[..]; TOGETHER]);
+    let is_equal = (1..).zip(columns).map(|(place, column)| format!("r.{column} = k.column{place}"));
+    let mut source = RowSource::of_record(key);
+    // The order of the tables in a CROSS JOIN is the order in which SQLite searches them.
+    source.from = format!("(VALUES {keys}) AS k CROSS JOIN {}", source.from);
+    Select::new(&source, &format!("WHERE {}", joined(is_equal, " AND ")))
 }
 
 /// Answers one record key.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, Result, params};
 use tables::Line;
-use types::{ChunkIndex, Ino, Slice, SliceId};
+use types::{ChunkIndex, Ino, Slice};
 
 use crate::number::int;
 use crate::sql::{parameters, put};
@@ -71,14 +71,6 @@ pub(crate) fn replace(
     Ok(())
 }
 
-/// Records that `rows` more rows refer to the slice.
-pub(crate) fn share(conn: &Connection, slice: SliceId, rows: u32) -> Result<()> {
-    const SQL: &str = "INSERT INTO shared (slice, extra) VALUES (?1, ?2) \
-                       ON CONFLICT DO UPDATE SET extra = extra + ?2";
-    conn.prepare_cached(SQL)?.execute([int(slice.0), rows.into()])?;
-    Ok(())
-}
-
 /// Drops the references of `rows` removed rows to the slice. If no reference is left, the slice becomes
 /// garbage.
 fn release(conn: &Connection, slice: i64, size: u32, rows: i64) -> Result<()> {
@@ -92,7 +84,7 @@ fn release(conn: &Connection, slice: i64, size: u32, rows: i64) -> Result<()> {
 }
 
 /// Adds a row with this number, which no other row of the chunk has.
-pub(crate) fn insert(conn: &Connection, ino: Ino, chunk: ChunkIndex, seq: i64, slice: &Slice) -> Result<()> {
+fn insert(conn: &Connection, ino: Ino, chunk: ChunkIndex, seq: i64, slice: &Slice) -> Result<()> {
     const NUMBERS: &[&str] = &["ino", "chunk", "pos", "len", "slice", "slice_off", "slice_size", "seq"];
     let mut line = Line::slice(ino, chunk, slice);
     line.table.numbers = NUMBERS;

@@ -37,13 +37,13 @@ impl<'c> Statements<'c> {
     }
 }
 
-/// The statement that inserts a row. If the table has a row with the same key, an inode or ACL is kept, and
-/// any other row is replaced. It returns the number of rows inserted: 0 or 1.
+/// The statement that inserts a row of any table but that of the inodes. If the table has a row with the same
+/// key, an ACL is kept, and any other row is replaced.
 pub(crate) fn put(table: Table) -> &'static str {
     static TEXTS: ByKind<String> = [const { OnceLock::new() }; _];
     TEXTS[table.kind as usize].get_or_init(|| {
         let (verb, end) = match table.kind {
-            kind::INODE | kind::ACL => ("INSERT", " ON CONFLICT DO NOTHING"),
+            kind::ACL => ("INSERT", " ON CONFLICT DO NOTHING"),
             _ => ("REPLACE", ""),
         };
         let places = list((1..=table.columns().count()).map(|place| format!("?{place}")));

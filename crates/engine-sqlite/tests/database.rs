@@ -16,7 +16,10 @@ use meta::{
     Effect, Engine, EngineError, ErrorKind, Guard, Inode, MemEngine, Outcome, Record, RecordKey, Scan,
     ScanInclude, Seq, Session, Txn, Usage,
 };
-use types::{ChunkIndex, Errno, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceSource, Time};
+use types::{
+    ChunkIndex, Errno, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Time,
+    XattrName,
+};
 
 fn create(path: &Path) -> SqliteEngine {
     SqliteEngine::open(path, &Options { create: true, ..Options::default() }).unwrap()
@@ -75,6 +78,98 @@ fn assert_consistent(engine: &dyn Engine) {
         other => panic!("{other:?}"),
     });
     assert_eq!(named.collect::<BTreeSet<_>>(), inodes);
+}
+
+/// The effects that make a file with several rows of chunks, a symlink target and an xattr. Every tenth file
+/// gets the name of another one.
+fn add_everything(ino: u64) -> Vec<Effect> {
+    let at = Ino(ino);
+    let append = |chunk, pos| {
+        let source = SliceSource::Blocks { id: SliceId(1 + ino % 40), offset: 0, size: 9 };
+        Effect::AppendSlice { ino: at, chunk: ChunkIndex(chunk), slice: Slice { pos, len: 9, source } }
+    };
+    let name = Name::new(format!("{}", if ino.is_multiple_of(10) { 11 } else { ino }).as_bytes()).unwrap();
+    vec![
+        Effect::PutInode(inode(ino)),
+        Effect::Share { slice: SliceId(1 + ino % 40), rows: 5 },
+        append(0, 0),
+        append(0, 5),
+        append(2, 0),
+        // This row is not after the last one.
+        append(1, 7),
+        append(0, 8),
+        Effect::PutSymlink { ino: at, target: ino.to_be_bytes()[..].into() },
+        Effect::PutXattr { ino: at, name: XattrName::new(b"user.a").unwrap(), value: b"x"[..].into() },
+        Effect::PutDirent { parent: Ino(2), name, ino: at, kind: FileType::Regular },
+    ]
+}
+
+/// Rows are inserted together, unless an inode among them exists.
+#[test]
+fn many_effects_of_a_transaction_equal_single_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v.db");
+    // The effects come in the order of the files or, as those of a copy, in the order of their kinds.
+    for (run, is_by_kind) in [false, true].into_iter().enumerate() {
+        let (engine, memory) = (create(&path.with_extension(run.to_string())), MemEngine::default());
+        let mut keys = Vec::new();
+        for (first, last) in [(10, 30), (100, 350), (20, 150)] {
+            let mut effects: Vec<Effect> = (first..last).flat_map(add_everything).collect();
+            if is_by_kind {
+                effects.sort_by_key(|effect| !matches!(effect, Effect::PutInode(_)));
+            }
+            let name = Name::new(b"11").unwrap();
+            effects.push(Effect::DropDirent { parent: Ino(2), name });
+            effects.extend(add_everything(last));
+            effects.push(Effect::DropInode { ino: Ino(last) });
+            for engine in [&engine as &dyn Engine, &memory] {
+                commit(engine, txn(Vec::new(), effects.clone())).unwrap();
+            }
+            for ino in (first..=last).map(Ino) {
+                let chunks = (0..3).map(|chunk| RecordKey::Slices(ino, ChunkIndex(chunk)));
+                keys.extend(chunks);
+                keys.extend([RecordKey::Inode(ino), RecordKey::Xattrs(ino), RecordKey::Symlink(ino)]);
+            }
+            keys.push(RecordKey::Usage);
+            let expected = memory.read(&keys).unwrap().records;
+            assert_eq!(engine.read(&keys).unwrap().records, expected);
+            for (key, expected) in keys.iter().zip(&expected) {
+                assert_eq!(
+                    engine.read(std::slice::from_ref(key)).unwrap().records,
+                    std::slice::from_ref(expected)
+                );
+            }
+            for scan in [
+                Scan::Dir { parent: Ino(2), after: None, limit: 1000, include: ScanInclude::Nothing },
+                Scan::Shared { after: SliceId(0), limit: 1000 },
+                Scan::Garbage { after: SliceId(0), limit: 1000 },
+            ] {
+                let records = |engine: &dyn Engine| engine.scan(&scan).unwrap().snapshot.records;
+                assert_eq!(records(&engine), records(&memory));
+            }
+            // Guards of many chunks, all of which must hold.
+            let guards = |break_at: usize| {
+                let rows = expected.iter().filter_map(|record| match record {
+                    Record::Slices(ino, chunk, rows) => Some((*ino, *chunk, rows.clone())),
+                    _ => None,
+                });
+                let guard =
+                    |(at, (ino, chunk, rows)): (usize, (Ino, ChunkIndex, std::sync::Arc<[Slice]>))| {
+                        let chunk = if at == break_at { ChunkIndex(9) } else { chunk };
+                        Guard::Rows { ino, chunk, rows }
+                    };
+                rows.enumerate().map(guard).collect::<Vec<_>>()
+            };
+            assert!(matches!(
+                engine.commit(&[txn(guards(usize::MAX), Vec::new())]).unwrap()[..],
+                [Outcome::Committed { .. }]
+            ));
+            assert!(matches!(
+                engine.commit(&[txn(guards(40), Vec::new())]).unwrap()[..],
+                [Outcome::Conflict(_)]
+            ));
+        }
+    }
 }
 
 #[test]

@@ -278,7 +278,7 @@ pub enum Record {
 }
 
 /// The key of a record to read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKey {
     /// Answered by [`Record::Inode`], then one [`Record::Acl`] for each ACL of the inode.
     Inode(Ino),
