@@ -1,10 +1,11 @@
 //! Group commit without a dedicated thread.
 //!
 //! There is one writer. A caller that finds it free becomes the leader and commits. A caller that finds it
-//! busy puts its transactions into a queue and sleeps. The leader takes all queued transactions into its next
-//! batch, with one COMMIT for all of them, and wakes their callers with the results. So an uncontended commit
-//! stays on its thread, which matters because waking another CPU can cost as much as the commit itself. Under
-//! contention, each batch contains the transactions that arrived during the previous batch.
+//! busy puts its transactions into a queue and sleeps. The leader takes queued transactions, up to
+//! [`BATCH_EFFECTS`], into its next batch, with one COMMIT for all of them, and wakes their callers with the
+//! results. So an uncontended commit stays on its thread, which matters because waking another CPU can cost as
+//! much as the commit itself. Under contention, each batch contains the transactions that arrived during the
+//! previous batch.
 //!
 //! Concurrent calls are committed in any order, as the contract of [`Engine::commit`](meta::Engine::commit)
 //! permits. When there is no leader, a caller that is running becomes the leader before one that is being
@@ -21,8 +22,10 @@ use std::thread;
 
 use meta::{EngineError, Outcome, Txn};
 
-/// The maximum number of queued transactions in a batch. It bounds the latency of the batch's first member.
-const BATCH_TXNS: usize = 256;
+/// The maximum number of effects in a batch, unless its two first members have more. It bounds the latency of
+/// the batch's first member. Large transactions gain little from a common COMMIT. If a batch has few of them,
+/// other threads prepare the next batch meanwhile.
+const BATCH_EFFECTS: usize = 1024;
 
 /// How many times a caller whose transactions are queued yields the CPU before it sleeps.
 const YIELDS: u32 = 300;
@@ -102,7 +105,7 @@ impl<W> GroupCommit<W> {
         work: impl Fn(&mut W, &[&[Txn]]) -> Vec<Answer>,
     ) -> Answer {
         state.led = true;
-        let mut lead = Lead { group: self, batch: state.take_batch() };
+        let mut lead = Lead { group: self, batch: state.take_batch(size(txns)) };
         drop(state);
         let own = lead.work(txns, &work);
         own.unwrap_or_else(lost)
@@ -136,16 +139,22 @@ impl Waiter {
 }
 
 impl State {
-    fn take_batch(&mut self) -> Vec<Arc<Waiter>> {
-        let mut txns = 0;
+    /// Takes the callers that have waited longest: as many as fit into a batch with the transactions of the
+    /// leader, which have size `own`, and at least one.
+    fn take_batch(&mut self, own: usize) -> Vec<Arc<Waiter>> {
+        let mut total = own;
         let full = self.waiting.iter().position(|waiter| {
-            txns += waiter.txns.len();
-            txns > BATCH_TXNS
+            total += size(&waiter.txns);
+            total > BATCH_EFFECTS
         });
-        // A member that is larger than a batch is a batch of its own.
         let members = full.map_or(self.waiting.len(), |full| full.max(1));
         self.waiting.drain(..members).collect()
     }
+}
+
+/// The size of transactions: the number of their effects. A transaction without effects counts as one.
+fn size(txns: &[Txn]) -> usize {
+    txns.iter().map(|txn| txn.effects.len().max(1)).sum()
 }
 
 impl<W> Lead<'_, W> {
@@ -243,7 +252,7 @@ mod tests {
             });
             start.recv().unwrap();
             let mut others = Vec::new();
-            for (waiting, count) in [(1, 2), (2, 3), (3, BATCH_TXNS - 4), (4, 5)] {
+            for (waiting, count) in [(1, 2), (2, 3), (3, BATCH_EFFECTS - 4), (4, 5)] {
                 let group = &group;
                 others.push(scope.spawn(move || group.commit(&txns(count), note)));
                 until_waiting(group, waiting);
@@ -255,13 +264,15 @@ mod tests {
         });
         let batches = group.writer();
         assert_eq!(batches[0], [1], "no caller waited when the first batch started: {batches:?}");
-        let mut queue = vec![2, 3, BATCH_TXNS - 4, 5];
+        let mut queue = vec![2, 3, BATCH_EFFECTS - 4, 5];
         for batch in &batches[1..] {
             let (leader, others) = batch.split_first().unwrap();
             queue.retain(|size| size != leader);
             // The leader takes along the callers that have waited longest, up to the first one that does not
-            // fit.
-            let fit = |count: &usize| queue[..*count].iter().sum::<usize>() <= BATCH_TXNS;
+            // fit, and at least one.
+            let fit = |count: &usize| {
+                *count <= 1 || leader + queue[..*count].iter().sum::<usize>() <= BATCH_EFFECTS
+            };
             let longest: Vec<usize> = queue.drain(..(0..=queue.len()).rev().find(fit).unwrap()).collect();
             assert_eq!(others, longest, "{batches:?}");
         }
