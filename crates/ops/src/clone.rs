@@ -112,7 +112,7 @@ impl Op for BeginClone {
             Inode { nlink: 0, ..copy(&source, self.ino, &dir, self.max_chunks, ctx) },
         )?;
         copies.require_room(view, ctx)?;
-        let mut effects = copies.effects;
+        let mut effects = copies.into_effects();
         effects.push(Effect::PutOrphan { session: ctx.session, ino: self.ino });
         Ok(Plan { reply: (source, ctx.session), effects })
     }
@@ -210,7 +210,7 @@ impl Op for CloneEntries<'_> {
             }
         }
         copies.require_room(view, ctx)?;
-        let mut effects = copies.effects;
+        let mut effects = copies.into_effects();
         effects.extend(links.into_iter().map(|(ino, delta)| Effect::AddLinks { ino, delta }));
         Ok(Plan { reply, effects })
     }
@@ -423,17 +423,20 @@ fn copy(source: &Inode, ino: Ino, dir: &Inode, max_chunks: u64, ctx: &Ctx<'_>) -
     }
 }
 
-/// The effects that make copies, and the number of inodes and blocks that the copies take.
+/// The effects that make copies, and the number of blocks that the copies take.
 struct Copies {
+    /// The new inodes. They are the first effects of the transaction, because an SQL server applies all its
+    /// effects together only if no inode, which might replace another one and so release slices, comes after
+    /// a slice that is shared.
+    inodes: Vec<Inode>,
     effects: Vec<Effect>,
-    inodes: u64,
     blocks: u64,
     max_chunks: u64,
 }
 
 impl Copies {
     fn of(max_chunks: u64) -> Copies {
-        Copies { effects: Vec::new(), inodes: 0, blocks: 0, max_chunks }
+        Copies { inodes: Vec::new(), effects: Vec::new(), blocks: 0, max_chunks }
     }
 
     fn add(&mut self, view: &mut View<'_>, source: &Inode, mut inode: Inode) -> Result<(), PlanStop> {
@@ -447,9 +450,8 @@ impl Copies {
         // The size of a held directory says which session holds it ([`Inode::holder`]). No session holds the
         // copy.
         inode.size = inode.shown_size();
-        self.inodes += 1;
         self.blocks += inode.blocks();
-        self.effects.push(Effect::PutInode(inode));
+        self.inodes.push(inode);
         if source.kind == FileType::Symlink {
             let target = view.symlink(source.ino)?.ok_or_else(|| damaged(source.ino, "it has no target"))?;
             self.effects.push(Effect::PutSymlink { ino, target });
@@ -466,7 +468,11 @@ impl Copies {
     }
 
     fn require_room(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<(), PlanStop> {
-        require_room_for(view, ctx, self.inodes, self.blocks)
+        require_room_for(view, ctx, self.inodes.len() as u64, self.blocks)
+    }
+
+    fn into_effects(self) -> Vec<Effect> {
+        self.inodes.into_iter().map(Effect::PutInode).chain(self.effects).collect()
     }
 }
 
@@ -490,7 +496,51 @@ fn copy_rows(
     effects.extend(counts);
     effects.extend(rows.iter().map(|slice| Effect::AppendSlice { ino: to, chunk, slice: slice.clone() }));
     if has_blocks {
-        view.guard(Guard::Rows { ino: from, chunk, rows });
+        view.guard_once(Guard::Rows { ino: from, chunk, rows });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{Mode, SliceId, SliceSource, Time};
+
+    use super::*;
+    use crate::known::{OwnReads, known};
+    use crate::testing::Direct;
+    use crate::{Make, MakeKind, Write};
+
+    /// If an inode came after a slice that is shared, an SQL server would apply the effects on each file by
+    /// themselves, and search all effects for them: 20 times slower for files with blocks.
+    #[test]
+    fn new_inodes_are_the_first_effects() {
+        let direct = Direct::new();
+        let mut entries = Vec::new();
+        let mut keys = vec![RecordKey::Inode(Ino::ROOT)];
+        for n in 0..3 {
+            let (ino, name) = (Ino(100 + n), Name::new(format!("file-{n}").as_bytes()).unwrap());
+            let (kind, mode) = (MakeKind::Regular, Mode::new(0o644));
+            let make =
+                Make { parent: Ino::ROOT, name: name.clone(), ino, kind, mode, umask: 0, uid: 0, gid: 0 };
+            direct.run(&make).unwrap();
+            let source = SliceSource::Blocks { id: SliceId(n + 1), offset: 0, size: 9 };
+            let slices = vec![(ChunkIndex(0), Slice { pos: 0, len: 9, source })];
+            direct.run(&Write { ino, slices, end: 9, mtime: Time::now() }).unwrap();
+            keys.extend([RecordKey::Inode(ino), RecordKey::Slices(ino, ChunkIndex(0))]);
+            let source = CloneSource { ino, kind: FileType::Regular, size: 9, has_xattrs: false };
+            let name = Name::new(format!("copy-{n}").as_bytes()).unwrap();
+            entries.push(CloneEntry { source, parent: Ino::ROOT, name, ino: Ino(200 + n), is_linked: false });
+        }
+        let records = meta::Engine::read(&direct.engine, &keys).unwrap().records;
+        let fresh: OwnReads =
+            records.iter().filter_map(|record| known(record, direct.ctx().volume.acl)).collect();
+        let nothing = OwnReads::default();
+        let mut view = View::new(&nothing, None, &fresh);
+        let (session, root) = (direct.ctx().session, Ino::ROOT);
+        let op = CloneEntries { session, root, entries: &entries, max_chunks: CLONED_CHUNKS };
+        let effects = op.plan(&mut view, &direct.ctx()).unwrap().effects;
+        let is_inode = |effect: &Effect| matches!(effect, Effect::PutInode(_));
+        assert_eq!(effects.iter().filter(|effect| is_inode(effect)).count(), 3);
+        assert!(effects.iter().take(3).all(is_inode), "{effects:?}");
+    }
 }

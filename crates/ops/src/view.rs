@@ -492,6 +492,13 @@ impl<'a> View<'a> {
         }
     }
 
+    /// As [`View::guard`], for a guard that the plan adds only once. There may be many such guards.
+    pub fn guard_once(&mut self, guard: Guard) {
+        if self.is_guarded {
+            self.guards.push(guard);
+        }
+    }
+
     /// The guards of everything that the plan has looked up.
     pub fn into_guards(self) -> Vec<Guard> {
         self.guards
