@@ -1,6 +1,7 @@
 //! The changes of a transaction, in the form that other clients are notified of: the list of cached records
 //! that the transaction invalidates.
 
+use host::HashSet;
 use types::{Ino, Name, SessionId};
 
 use crate::footprint::Part;
@@ -36,8 +37,9 @@ impl Txn {
     /// its number yet.
     pub fn invalidations(&self) -> Vec<Invalidation> {
         let mut invalidations: Vec<Invalidation> = Vec::new();
+        let mut seen: HashSet<Invalidation> = HashSet::default();
         let mut add = |new: Invalidation| {
-            if !invalidations.contains(&new) {
+            if seen.insert(new.clone()) {
                 invalidations.push(new);
             }
         };
