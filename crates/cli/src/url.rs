@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use client::Meta;
 use command::error::{CliError, ErrorAt};
+use command::registry;
+use command::statistics::commit_answered;
 use engine_sqlite::{LockError, MountLock, OpenError, Options, SqliteEngine};
 use journal::Directory;
 use meta::{Engine, MemEngine, Volume, VolumeError};
@@ -71,11 +73,15 @@ impl MetaUrl {
         kind.name()
     }
 
-    /// Opens the database. With `create`, creates it if it does not exist.
+    /// Opens the database. With `create`, creates it if it does not exist; without, mounts of this user on this machine
+    /// first commit everything that they have answered.
     ///
     /// # Errors
     /// The database does not exist, is not a limenfs database, has a newer version, or cannot be read.
     pub(crate) fn open(&self, create: bool) -> Result<Database, CliError> {
+        if !create {
+            self.commit_answered();
+        }
         match self {
             MetaUrl::Sqlite(path) => {
                 let options = Options { create, ..Options::default() };
@@ -89,6 +95,13 @@ impl MetaUrl {
             MetaUrl::Memory(_) => Ok(Database::Memory(Arc::default())),
             MetaUrl::Network(url) => url.open(create).map(Database::Network),
         }
+    }
+
+    /// A program changes a file on a mount, and then a command reads the database: it must see the change.
+    fn commit_answered(&self) {
+        let shown = self.to_string();
+        let mounts = registry::all().into_iter().filter(|entry| entry.url == shown && entry.process.is_alive());
+        mounts.for_each(|entry| commit_answered(&entry));
     }
 
     /// Opens the database of an existing volume and reads the volume's settings.

@@ -248,6 +248,7 @@ fn volume_and_mount_give_the_same_explanation() {
     let mut random = Random::seeded("ACCESS_SEED");
     fs::set_permissions(volume.at(""), Permissions::from_mode(0o755)).unwrap();
     let all = tree(volume.at(""), &mut random, 60);
+    volume.commit_answered();
     let engine = SqliteEngine::open(&volume.place.path("vol.db"), &Options::default()).unwrap();
     let tree = VolumeTree::new(&engine, AclKind::Posix);
     let top = volume.at("");

@@ -11,6 +11,7 @@
 //! | `profile` | a line of JSON each second, until the client closes the connection |
 //! | `clone`, `quota` | see the modules `clone` and `quotas` |
 //! | `compact`, `cached`, `evict` | see the module `file_requests` |
+//! | `commit` | an empty line after everything that the mount has answered is committed; no answer if that fails |
 //! | `hand-over` | that of the mount's [`OnHandOver`] |
 //!
 //! Only the mount's user and root can connect. `limen bench` uses the difference of two statistics.
@@ -89,6 +90,7 @@ pub type OnHandOver = dyn Fn(UnixStream) + Send + Sync;
 
 /// The request for which a mount calls its [`OnHandOver`].
 pub const HAND_OVER: &str = "hand-over";
+const COMMIT: &str = "commit";
 
 /// The listening socket and its thread. Dropping it ends both.
 #[derive(Debug)]
@@ -182,6 +184,15 @@ pub fn query_metrics(entry: &Entry) -> Result<Samples, CliError> {
 /// The mount has no socket, belongs to another user, or does not answer.
 pub fn query_text(entry: &Entry, request: &str) -> Result<String, CliError> {
     fetch(entry, request).what(UNANSWERED).at(entry.mountpoint.display())
+}
+
+/// Makes the mount that is registered as `entry` commit everything that it has answered, and waits for this for at most
+/// two seconds. A mount by an older version does not commit. If the mount does not do it, the caller sees only what is
+/// committed.
+pub fn commit_answered(entry: &Entry) {
+    if let Err(error) = fetch(entry, COMMIT) {
+        tracing::debug!(%error, mountpoint = %entry.mountpoint.display(), "the mount has not committed what it has answered");
+    }
 }
 
 impl Statistics {
@@ -351,6 +362,17 @@ fn answer(mut stream: UnixStream, counters: &Counters, hand_over: &Arc<OnHandOve
     let answer = match request.trim_end() {
         "profile" => return start_profile(stream, counters),
         "metrics" => exported::text(counters),
+        COMMIT => {
+            let vfs = Arc::clone(&counters.vfs);
+            let work = move || {
+                let done = vfs.meta().settle_held().map_err(|failure| failure.to_string());
+                let sent = done.and_then(|()| stream.write_all(b"\n").map_err(|error| error.to_string()));
+                if let Err(error) = sent {
+                    tracing::debug!(error, "cannot commit what is answered for another command");
+                }
+            };
+            return thread::Builder::new().name("limen-commit".into()).spawn(work).map(drop);
+        }
         HAND_OVER => {
             let hand_over = Arc::clone(hand_over);
             let work = move || hand_over(stream);

@@ -56,6 +56,11 @@ impl Mounted {
         self.place.mount(mount_options).ok();
     }
 
+    /// Returns when the mount has committed everything that it has answered, for a test that reads the database.
+    pub(crate) fn commit_answered(&self) {
+        rustix::fs::statvfs(self.at("")).unwrap();
+    }
+
     /// A path on the volume.
     pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.place.path("mnt").join(name)
