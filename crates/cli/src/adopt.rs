@@ -16,7 +16,7 @@ use crate::store::{open_without_key, store_error};
 use crate::url::{Database, MetaUrl};
 
 /// How many slice numbers are skipped: more than mounts of another database can have used since the dump
-/// from which this one was loaded.
+/// from which this database was loaded.
 const SKIPPED_SLICES: u64 = 1 << 40;
 
 /// Blocks with this slice number or a higher one are ignored: no volume has so many slices, and a counter
@@ -38,8 +38,8 @@ pub(crate) fn configure(
 /// machine may use the store through another database. Returns the volume's new settings.
 ///
 /// # Errors
-/// The volume is mounted, by this database or another one; the store is another volume's, or does not work;
-/// errors of the database.
+/// The storage is `memory`; the volume is mounted, through this database or another one; the store is another
+/// volume's, or does not work; errors of the database.
 pub(crate) fn adopt_store(
     url: &MetaUrl,
     database: &Database,
@@ -91,11 +91,11 @@ pub(crate) fn refuse_used_store(url: &MetaUrl, name: &str, uuid: &str) -> Result
 }
 
 /// Raises the next slice number above those of all slices that mounts of another database can have stored
-/// after the dump from which this one was loaded. An object must never be replaced by one with other content.
-/// If a slice number were used again, a machine could serve the old block from its disk cache in place of the
-/// new one, or a machine that was off could upload its staged block over the new one.
+/// after the dump from which this database was loaded. An object must never be replaced by one with other
+/// content. If a slice number were used again, a machine could serve the old block from its disk cache in
+/// place of the new one, or a machine that was off could upload its staged block over the new one.
 ///
-/// The blocks in the store show only a part of those numbers, so many more are skipped.
+/// The blocks in the store show only some of those slice numbers, so many more are skipped.
 fn skip_slices(
     url: &MetaUrl,
     engine: Arc<dyn Engine>,

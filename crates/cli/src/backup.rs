@@ -344,9 +344,10 @@ fn restore(args: &RestoreArgs) -> Result<(), CliError> {
     )
 }
 
-/// Chooses a complete backup: that of `id`, or the newest one that the store's database has made. If that
-/// database has made none, chooses the backup from which it was restored. The newest backup in the store is
-/// not always the right one, because mounts of another database of the volume may have made it.
+/// Chooses a complete backup: the one with the number `id`; without `id`, the newest one made by the database
+/// that owns the store. If that database has made none, chooses the backup from which it was restored. The
+/// newest backup in the store is not always the right one, because mounts of another database of the volume
+/// may have made it.
 fn choose(
     store: &BlockStore,
     place: &StoreLocation,
@@ -370,7 +371,7 @@ fn choose(
     let other = "limen backup ls shows those of other databases; choose one with --id";
     let (mut chosen, mut are_others): (Option<(BackupId, Manifest)>, bool) = (None, false);
     for backup in all.iter().filter(|backup| backup.is_complete) {
-        // It may have been removed meanwhile.
+        // The backup may have been removed meanwhile.
         let Some(manifest) = manifest(backup.id)? else { continue };
         let is_candidate = match (marker, &chosen) {
             (Some(marker), _) if marker.loaded == manifest.loaded => return Ok((backup.id, manifest)),

@@ -1,5 +1,5 @@
-//! `limen mount --update-fstab`: the line of fstab(5) that mounts at boot what the command mounts now, and
-//! the link by which mount(8) finds this program.
+//! `limen mount --update-fstab`: writes the line of fstab(5) that mounts the same volume at boot, and creates
+//! the links by which mount(8) and umount(8) find this program.
 
 use std::env;
 use std::fs;
@@ -31,7 +31,7 @@ pub(crate) struct Edit {
     new: Edited,
 }
 
-/// Plans the line of this mount.
+/// Plans the line of this mount in fstab(5).
 ///
 /// # Errors
 /// An option is invalid; the mount at boot would lack a password or a key; the file cannot be read, or has
@@ -80,8 +80,7 @@ fn entry(args: &MountArgs) -> Result<Entry, CliError> {
     })?;
     require_secrets(&url, &options)?;
     let mut list: Vec<String> = Vec::new();
-    // Of two options that contradict each other, the last one takes effect, so the last of equal ones is
-    // kept.
+    // If two options contradict each other, the last one takes effect. So the last of equal options is kept.
     let mut add = |option: String| {
         list.retain(|listed| *listed != option);
         list.push(option);
@@ -167,7 +166,7 @@ fn link(path: &Path) -> Result<(), CliError> {
         return Ok(());
     }
     match fs::symlink_metadata(path) {
-        // The link leads nowhere, for example because a limen binary was removed.
+        // The link is dangling, for example because a limen binary was removed.
         Ok(old) if old.is_symlink() => {
             fs::remove_file(path).what("cannot replace the link").at(path.display())?
         }
@@ -183,7 +182,7 @@ fn link(path: &Path) -> Result<(), CliError> {
     }
 }
 
-/// Whether a user other than root can change a program, or put another one in its place.
+/// Whether a user other than root can change a program, or replace an entry of a directory on its path.
 fn is_writable_by_others(path: &Path) -> bool {
     let Ok(found) = fs::metadata(path) else { return true };
     // In a sticky directory such as /tmp, others cannot replace what root owns.

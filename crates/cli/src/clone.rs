@@ -115,7 +115,7 @@ fn on_mount(args: &CloneArgs, from: &Path, to: &Path) -> Result<Counted, CliErro
     if fstatvfs(&opened)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(CliError::new("the mount is read-only").at(entry.mountpoint.display()));
     }
-    // Only the kernel knows data that programs wrote into shared mappings.
+    // Data that programs wrote into shared mappings is only in the page cache before this call.
     syncfs(&opened).at(parent.display())?;
     drop(opened);
     let clone =

@@ -1,4 +1,5 @@
-//! `limen compact`: stores files that have many rows again, with few rows. The mount's process does the work.
+//! `limen compact`: rewrites the data of files that have many rows, so that they have few. The mount's
+//! process does the work.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Asks the user before something that cannot be undone.
+//! Asks the user for confirmation before a change that cannot be undone.
 
 use std::io::{self, IsTerminal, Write};
 

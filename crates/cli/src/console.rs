@@ -1,4 +1,4 @@
-//! `limen console`: a local web page that shows a volume, and above all who can reach what.
+//! `limen console`: a local web page that shows a volume, and above all who can access what.
 //!
 //! The crate `console` has the pages. This module gets their content from the functions of the other
 //! commands.
@@ -11,7 +11,7 @@
 //! | `access` | one user, one path: the explanation, the listing, all users |
 //! | `words` | permissions and reasons in sentences |
 //! | `remedy` | which changes would grant an access |
-//! | `effect` | what a change would open and close |
+//! | `effect` | which access a change would grant and remove |
 
 mod access;
 mod effect;
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &ConsoleArgs) -> Result<(), CliError> {
     console.serve(&listener)
 }
 
-/// Answers from a volume.
+/// Answers the queries of the pages from a volume.
 #[derive(Debug)]
 struct OfVolume {
     name: String,

@@ -66,8 +66,8 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), CliError> {
     if let Ok(found) = fs::metadata(file) {
         require_replaceable(file, &found, &database)?;
     }
-    // On Ctrl-C, the dump ends with an error, so that its incomplete file is removed. An existing file is
-    // only replaced, when the dump is complete.
+    // On Ctrl-C, the dump ends with an error, so that its incomplete file is removed. An existing file stays
+    // as it is until the complete dump replaces it.
     let interrupt = Interrupt::install()?;
     let part = with_suffix(file, &format!(".{}.part", std::process::id()));
     let failed =

@@ -159,7 +159,8 @@ pub(crate) fn volume_in_memory(name: &str) -> Result<Volume, CliError> {
     Ok(Volume { storage, uuid: new_uuid()?, created: Time::now(), ..Volume::in_memory(name) })
 }
 
-/// Metadata is not encrypted, so an encrypted volume stores no file data there.
+/// The maximum size of a file whose data is stored in the metadata. It is 0 on an encrypted volume, because
+/// metadata is not encrypted, and by default on a database that keeps all its data in memory.
 fn inline_bytes(args: &FormatArgs, url: &MetaUrl) -> Result<u32, CliError> {
     match (args.inline, args.encrypt) {
         (Some(1..), Some(_)) => {
@@ -200,7 +201,7 @@ fn create_volume(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<()
     let options = StoreOptions { cache_bytes: 0, create: true, ..StoreOptions::default() };
     let store = open_store(volume, &args.keys, options)?;
     if ![FILE, MEMORY].contains(&args.storage.as_str()) {
-        // Another volume's objects there would be overwritten (see `check_bucket`).
+        // If the bucket held another volume's objects, they would be overwritten (see `check_bucket`).
         marker::refuse_marked(volume, &store)?;
         let empty = store.direct().is_empty().map_err(|error| store_error(volume, &error))?;
         if !empty {

@@ -181,10 +181,11 @@ enum VolumeAccess {
     Locked {
         _lock: MountLock,
     },
-    /// The volume was not mounted when the check began. On a database server there is no lock, so it may be
-    /// mounted since.
+    /// The volume was not mounted when the check began. A database server has no such lock, so the volume may
+    /// have been mounted since then.
     Unmounted {
-        /// The number of the next session at that time. Each client that changes the volume takes one first.
+        /// The number of the next session at that time. Each client that changes the volume takes a session
+        /// number first.
         next_session: u64,
     },
     BesideMounts,
@@ -303,8 +304,8 @@ impl Fsck<'_> {
             if self.findings.left.is_empty() && self.findings.unnamed == 0 {
                 break;
             }
-            // Only problems that were found before are kept, so this list cannot exceed the bound. If there
-            // were too many to list, the others are counted again, because none of them is known.
+            // Only problems that were found before are kept, so this list cannot exceed the bound. Problems
+            // beyond the bound were never listed, so they can only be counted again.
             let (mut again, mut others) = (Vec::new(), 0);
             let known = &self.findings.left;
             self.scan(&mut |problem| match known.contains(&problem) {
@@ -403,7 +404,7 @@ impl Fsck<'_> {
     /// Reads the data again, and drops damage that is not found a second time: its file was changed or
     /// removed while it was read.
     fn confirm_data(&mut self) -> Result<(), CliError> {
-        // As in `confirm_records`: what was too much to list is counted again.
+        // As in `confirm_records`, damage beyond the bound can only be counted again.
         let (mut again, mut others) = (Vec::new(), 0);
         let known = &self.findings.damage;
         let mut report = |damage: Damage| match known.contains(&damage) {
@@ -542,7 +543,7 @@ impl Findings {
                 "shared_slices": self.checked.shared_elsewhere,
             },
             "not_named": self.unnamed + self.unnamed_damage,
-            // Below a path, they are not searched.
+            // A check below a path does not search for unreferenced objects.
             "unreferenced": args.path.is_none().then(|| {
                 json!({ "objects": self.unreferenced.objects, "bytes": self.unreferenced.bytes })
             }),
@@ -682,7 +683,7 @@ mod tests {
         assert_eq!(confirmed(3, 0), (3, 0));
         assert_eq!(confirmed(1, 2), (1, 2));
         assert_eq!(confirmed(0, 3), (0, 3));
-        // What the first reading did not find is a change in progress.
+        // Damage that only the second reading finds is a change in progress.
         assert_eq!(confirmed(1, 1), (1, 1));
         assert_eq!(confirmed(1, 0), (1, 0));
     }

@@ -140,7 +140,7 @@ fn decode(field: &str) -> String {
 /// The text of a file of fstab(5); empty if it does not exist.
 ///
 /// # Errors
-/// It cannot be read, or is not UTF-8.
+/// The file cannot be read, or is not UTF-8.
 pub(crate) fn read(path: &Path) -> Result<String, CliError> {
     match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),

@@ -313,6 +313,7 @@ impl Unreferenced {
 
 fn is_used(window: &SliceWindow, block: &StoredBlock) -> bool {
     let Some(used) = window.get(block.id) else { return false };
+    // The rows of a shared slice may have moved from one inode to another during the scan.
     if used.rows == 0 && used.shared {
         return true;
     }

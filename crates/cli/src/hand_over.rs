@@ -39,7 +39,7 @@ pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const PAUSE_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long the new process may take to prepare itself. Programs that use the mount wait meanwhile.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long the old process waits for the news that the new one serves.
+/// How long the old process waits for the message that the new process serves.
 const SERVE_TIMEOUT: Duration = Duration::from_secs(30);
 
 const MAX_LINE_BYTES: usize = 1 << 20;
@@ -56,7 +56,7 @@ pub(crate) struct Greeting {
     pub(crate) version: String,
 }
 
-/// The message of the new process.
+/// The answer of the new process to [`Greeting`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// The UUID of the volume.
@@ -200,6 +200,7 @@ pub(crate) struct OldMount {
     pub(crate) start_backups: Box<dyn Fn() -> io::Result<Option<Backups>> + Send + Sync>,
     /// The reason why this mount cannot be handed over, if there is one.
     pub(crate) refusal: Option<String>,
+    /// Locked while this mount is being handed over.
     pub(crate) is_running: Mutex<()>,
     /// The signals that unmount.
     pub(crate) signals: signal_hook::iterator::Handle,

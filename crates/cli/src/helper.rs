@@ -175,8 +175,8 @@ fn end_at_signals() -> Result<(), CliError> {
     thread.map(drop).what("cannot start a thread").map_err(system)
 }
 
-/// Parses the arguments of a helper (mount(8), "EXTERNAL HELPERS"): options can precede and follow the two
-/// names.
+/// Parses the arguments of a helper (mount(8), "EXTERNAL HELPERS"): options can precede and follow the URL
+/// and the directory.
 fn parse(args: Vec<OsString>) -> Result<Asked, CliError> {
     let mut call = Call::default();
     let mut names: Vec<OsString> = Vec::new();
@@ -195,7 +195,7 @@ fn parse(args: Vec<OsString>) -> Result<Asked, CliError> {
                 's' => call.is_sloppy = true,
                 'f' => call.is_fake = true,
                 'v' => call.is_verbose = true,
-                // There is no /etc/mtab to omit.
+                // `-n` means not to write /etc/mtab. This program never writes it.
                 'n' => {}
                 'r' => call.options.push("ro".to_owned()),
                 'w' => call.options.push("rw".to_owned()),

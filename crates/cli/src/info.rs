@@ -134,7 +134,8 @@ impl Shower<'_> {
 struct Totals {
     /// Entries that are not directories, and directories.
     entries: (u64, u64),
-    /// All that is below it, with itself; `None` if neither a counter knows it nor `--recursive` was given.
+    /// The totals of the directory and everything below it; `None` if no counter has them and `--recursive`
+    /// was not given.
     below: Option<Sum>,
 }
 

@@ -1,4 +1,5 @@
-//! The journals of mounts on this machine: they have the changes that a killed mount had answered and not committed.
+//! The journals of mounts on this machine. The journal of a mount holds the changes that the mount has
+//! answered and not yet committed, so that they can be committed later if the mount is killed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,8 +14,9 @@ use meta::Engine;
 /// directory.
 const JOURNALS: &str = "journals";
 
-/// The journals of the mounts of a database. `file` is the file of an embedded database: its journals are beside it. Those of
-/// other databases are in the directory of this user's journals; `None` if the user has no state directory.
+/// The journals of the mounts of a database. `file` is the file of an embedded database, whose journals are
+/// beside it. The journals of other databases are in a directory of this user; `None` if the user has no
+/// state directory.
 pub(crate) fn directory(file: Option<&Path>) -> Option<Arc<dyn Journals>> {
     match file {
         Some(file) => Some(Arc::new(Directory::of_database(file))),
@@ -22,8 +24,9 @@ pub(crate) fn directory(file: Option<&Path>) -> Option<Arc<dyn Journals>> {
     }
 }
 
-/// Commits the changes that killed mounts on this machine had only answered, and removes their sessions: those of this user,
-/// or, if the database is embedded, those of its owner. `file` is as for [`directory`].
+/// Commits the changes that killed mounts on this machine had answered and not committed, and removes the
+/// sessions of these mounts. They are the mounts of this user; if the database is embedded, also those of the
+/// owner of its file. `file` is as for [`directory`].
 ///
 /// # Errors
 /// A journal cannot be read; errors of the database.
@@ -38,8 +41,8 @@ pub(crate) fn replay(file: Option<&Path>, meta: &Meta) -> Result<(), Failure> {
     meta.replay(&*journals, &make_durable).map(drop)
 }
 
-/// As [`replay`], before anything reads or changes an embedded database. Does nothing if the volume is mounted. If the replay
-/// fails, a message says so, and commands that change the volume try it again.
+/// Calls [`replay`] before a command reads or changes an embedded database, unless the volume is mounted. If
+/// the replay fails, a message says so, and commands that change the volume try it again.
 pub(crate) fn replay_unmounted(engine: &Arc<SqliteEngine>) {
     let file = engine.path();
     if !Directory::of_database(file).exists() {

@@ -215,7 +215,7 @@ fn load_error(error: DumpError, url: &MetaUrl, input: &Input, stage: Stage) -> C
             | DumpError::DamagedManifest { .. }
             | DumpError::Io(_)
     );
-    // The dump was whole when it was checked.
+    // The dump was whole when it was checked, so it has changed since then.
     match stage {
         Stage::Storing if is_of_dump => {
             return failed.at(input).advise(format!(
@@ -313,7 +313,7 @@ mod tests {
             fs::write(&path, &whole).unwrap();
             let (_, checked) = load(&url, &input, false, |_| Ok(())).unwrap();
             assert_eq!(checked.tail.inodes, 2991);
-            // From here on, a damaged dump has changed nothing that a check could have found.
+            // The check finds a damaged dump before the volume, which is loaded now, is compared with it.
             fs::write(&path, &whole[..half]).unwrap();
             let failed = load(&url, &input, true, |_| Ok(())).unwrap_err().to_string();
             assert!(failed.contains("nothing was changed"), "{at}: {failed}");

@@ -180,8 +180,8 @@ where
 }
 
 /// The default log file of a background mount: in `/var/log` for root, otherwise in the user's state
-/// directory. It has a number if another mount, of this volume or of one with the same name, writes to that
-/// file.
+/// directory. Its name gets a number if another mount, of this volume or of one with the same name, already
+/// writes to the file without a number.
 ///
 /// # Errors
 /// The user has no state directory.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `args`, `help`, `parse` | the command line; its help and errors; values of options that several commands have |
 //! | `format`, `mount`, `umount`, `status`, `info`, `config`, `destroy`, `version` | one command each |
-//! | `dump`, `load`, `backup` | all metadata of a volume as a file or in its object store, and a volume from it |
+//! | `dump`, `load`, `backup` | all metadata of a volume, written to a file or to its object store, and restored from there |
 //! | `ls`, `summary`, `access` | listings; sizes of trees; permissions and their reasons |
 //! | `quota` | limits of directories, users and groups |
 //! | `sid` | rules that map SIDs to uids and gids |
@@ -12,7 +12,7 @@
 //! | `clone` | copies of trees by reference |
 //! | `trash`, `restore` | removed files: what is kept, and how it is put back |
 //! | `rmr`, with `skip_trash`; `warmup` | commands for a path on any file system |
-//! | `compact`, `each_file` | files that are stored again with fewer rows; a request to a mount for each file of a tree |
+//! | `compact`, `each_file` | rewrites files that have many rows; sends a request to a mount for each file of a tree |
 //! | `console` | a local web page with the answers of these commands; its pages are in the crate `console` |
 //! | `stats`, `profile` | what a mount does, live; its requests by user, process and file |
 //! | `debug` | an archive with what is needed to diagnose a problem |
@@ -30,7 +30,7 @@
 //! | `staged`, `journals` | where mounts on this machine keep blocks that wait for upload; changes that a killed mount had answered and not committed |
 //! | `store`, `bucket`, `marker`, `adopt`, `move_store` | opening a volume's object store; its address; whether it is this volume's, and works; taking it over; changing its address |
 //! | `secrets`, `public` | passwords off the command line; warnings about files that everyone can read |
-//! | `confirm` | asks before something that cannot be undone |
+//! | `confirm` | asks for confirmation before a change that cannot be undone |
 //! | `users`, `sids`, `modes` | names of users and groups; Windows identities; modes in letters |
 //! | `log`, `spans` | logs; spans of requests for OpenTelemetry |
 //! | `documented` | tests that help texts and documents name what the program accepts |

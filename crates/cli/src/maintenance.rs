@@ -133,7 +133,8 @@ impl Exclusive {
         self.lock.take()
     }
 
-    /// Removes the sessions of mounts whose answered changes cannot be committed. The next mount then removes their journals.
+    /// Removes the sessions of mounts whose answered changes cannot be committed. The next mount then removes
+    /// their journals.
     fn give_up_sessions(&self, url: &MetaUrl) -> Result<(), CliError> {
         for session in sessions(&**self.meta.engine()).at(url)? {
             self.meta.remove_session(session.id, session.heartbeat).at(url)?;

@@ -1,10 +1,11 @@
 //! Checks that an object store belongs to this volume and works, before a mount serves data from it, or a
 //! command removes objects from it or reports on it.
 //!
-//! `limen format` writes one object to each bucket of the store, [`MARKER`], with a line of JSON that names the volume. If
-//! there are several buckets, it also names the place of the bucket among them: with exchanged buckets, or with another
-//! number of them, objects would not be found. A volume from before there were markers gets one at its next mount, unless the store is empty although the
-//! volume has stored data.
+//! `limen format` writes one object to each bucket of the store, [`MARKER`], with a line of JSON that names the
+//! volume. If there are several buckets, the line also has the place of the bucket among them, because objects
+//! would not be found if buckets were exchanged, or if their number were another one. A volume that was
+//! formatted by a version without markers gets its markers at the next mount, unless the store is empty
+//! although the volume has stored data.
 //!
 //! The marker is written after the volume's settings and removed after them. If two `limen format` run at the
 //! same time, only one stores its settings, and only that one writes a marker. If a crash loses the marker,
@@ -42,7 +43,7 @@ const LOOK_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) enum Owner {
     /// This volume.
     Ours,
-    /// The store has no marker, and this volume is from before there were markers.
+    /// The store has no marker, and a version without markers has formatted this volume.
     Unmarked,
 }
 
@@ -57,14 +58,14 @@ pub(crate) struct Use {
 /// Checks that the store belongs to the volume.
 ///
 /// # Errors
-/// A bucket is another volume's, or another one of the volume's buckets; its marker is missing or damaged; it cannot be
-/// read.
+/// A bucket is another volume's, or was exchanged with another bucket of this volume; its marker is missing
+/// or damaged; it cannot be read.
 pub(crate) fn verify(volume: &Volume, store: &BlockStore) -> Result<Owner, CliError> {
     check_owner(volume, store.direct()).map_err(Wrong::error)
 }
 
-/// Checks that all buckets belong to the volume, in whatever order and number. Returns the error of the first one whose
-/// marker names another place.
+/// Checks that all buckets belong to the volume, in any order and number. Returns the error of the first
+/// bucket whose marker names another place.
 ///
 /// # Errors
 /// A bucket is another volume's; its marker is missing or damaged; it cannot be read.
@@ -73,7 +74,8 @@ pub(crate) fn verify_copy(volume: &Volume, store: &BlockStore) -> Result<Option<
     found.unmarked.map_or(Ok(found.misplaced), Err)
 }
 
-/// Why the store cannot be used for a volume, as far as can be told within a few seconds.
+/// Why the store cannot be used for a volume. A store that does not answer within [`LOOK_WITHIN`] counts as
+/// unusable.
 pub(crate) fn store_problem(volume: &Volume) -> Option<CliError> {
     if volume.storage == MEMORY {
         return None;
@@ -93,10 +95,10 @@ pub(crate) fn store_problem(volume: &Volume) -> Option<CliError> {
     receiver.recv_timeout(LOOK_WITHIN).unwrap_or_else(|_| Err(silent(volume, LOOK_WITHIN))).err()
 }
 
-/// Whether reads of these files do not return within [`LOOK_WITHIN`]. A read of a disk or file system that does
-/// not answer cannot be interrupted, and a process cannot exit while one of its threads is in such a read. So
-/// another process reads, and this process does not wait for it after the timeout. The other process inherits
-/// no pipe, because a caller that reads this command's output would wait until it is closed.
+/// Whether reads of these files do not return within [`LOOK_WITHIN`]. A read of a disk or file system that
+/// does not answer cannot be interrupted, and a process cannot exit while one of its threads is in such a
+/// read. So a child process reads, and this process does not wait for it after the timeout. The child inherits
+/// no pipe, because a caller that reads this command's output would wait until the child closes it.
 fn is_hung(files: &[PathBuf]) -> bool {
     let mut reader = Command::new("cat");
     reader.arg("--").args(files).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -120,8 +122,8 @@ fn silent(volume: &Volume, limit: Duration) -> CliError {
         .advise("check that it exists and that this machine can reach it")
 }
 
-/// Checks the store of a volume before a mount, and writes the marker if the volume is from before there were
-/// markers. Then starts to upload staged blocks.
+/// Checks the store of a volume before a mount, and writes the marker if a version without markers has
+/// formatted the volume. Then starts to upload staged blocks.
 ///
 /// # Errors
 /// Those of [`verify`]; the store does not work. With write-back, a store that does not work is only
@@ -168,7 +170,7 @@ pub(crate) fn missing(volume: &Volume, store: &BlockStore) -> Result<Option<Stri
 /// again.
 ///
 /// # Errors
-/// The store is another volume's, or does not work; those of `before`.
+/// The store is another volume's, or does not work; the errors of `before`.
 pub(crate) fn adopt(
     volume: &Volume,
     store: &BlockStore,
@@ -215,11 +217,12 @@ pub(crate) fn refuse_marked(volume: &Volume, store: &BlockStore) -> Result<(), C
     }
 }
 
-/// The first marker that the store has and that can be read. `bucket` is the store's address. A bucket without a marker is
-/// not an error, because backups must be found in what is left of a store.
+/// The first marker that the store has and that can be read. `bucket` is the store's address. A bucket without
+/// a marker is not an error, because backups must be found even if only a part of the store is left.
 ///
 /// # Errors
-/// The store does not work; its buckets belong to different volumes, or are not all buckets of a volume in their order.
+/// The store does not work; its buckets belong to different volumes, or are not all buckets of a volume in
+/// their order.
 pub(crate) fn of(store: &BlockStore, bucket: &str) -> Result<Option<Marker>, CliError> {
     let markers = store.direct().markers()?;
     let mut first: Option<Marker> = None;
@@ -398,8 +401,8 @@ fn admit_or_why(
     meta.run(&change, &Authority::Kernel { revisions: None }).map_err(|error| Wrong::Other(error.into()))
 }
 
-/// Checks the owner of the store, and that a mount can use the store as `wanted`. Returns the error of a full
-/// store separately.
+/// Checks the owner of the store, and that the store can be read and, unless `read_only`, written. Returns the
+/// error of a full store separately, because such a store can be used.
 fn inspect(
     volume: &Volume,
     store: &BlockStore,

@@ -139,7 +139,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, CliError> {
     let found = audit(&*engine, &root.volume, &start, views, threads, each, &progress);
     bar.finish_and_clear();
     let found = match found.and_then(|found| list.out.flush().map(|()| found)) {
-        // The output is a closed pipe, so the rest is not wanted.
+        // The reader of the pipe has closed it, so the rest of the list is not needed.
         Err(error) if error.is_reported() => return Ok(ExitCode::SUCCESS),
         found => found.at(shown(args))?,
     };

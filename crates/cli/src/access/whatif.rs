@@ -1,4 +1,4 @@
-//! `--what-if`: a hypothetical change.
+//! `limen access audit --what-if`: a hypothetical change of an ACL, a mode, an owner or a user's groups.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -84,7 +84,7 @@ pub(super) fn run(query: &Query<'_>, what_if: Option<&WhatIf>, users: &Users) ->
 /// The access of all users. There is one [`PathChecks`] for each of [`RIGHTS`], before and after the change.
 ///
 /// # Errors
-/// The users of this machine cannot be read; those of [`WhatIf::cred`].
+/// The users of this machine cannot be read; the errors of [`WhatIf::cred`].
 pub(crate) fn rows(
     before: &[PathChecks],
     after: &[PathChecks],

@@ -1,4 +1,4 @@
-//! Shows which access a change of permissions would open and close. Nothing is changed.
+//! Shows which access a change of permissions would grant and remove. Nothing is changed.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ pub(super) fn effect(
 ) -> Result<AccessEffect, Failure> {
     let (ino, path) = opened.find(&query.path)?;
     let user = query.user.as_deref();
-    // The edit is applied to the file that is already found, so its path need not be parsed.
+    // `x` stands for the path. The edit is applied to the file that is already found, not to a parsed path.
     let what_if = WhatIf::parse(&command(change, user, "x")?, &opened.users).map_err(wrong)?;
     let tree = opened.tree();
     let before = checks_by_right(&tree, &path).map_err(unanswered)?;

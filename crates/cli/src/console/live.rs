@@ -17,7 +17,7 @@ use crate::status::mount_here;
 
 /// Mounts on a page.
 const MOUNTS: usize = 8;
-/// Rates that are kept of each mount.
+/// Rates that are kept for each mount.
 const HISTORY: usize = 90;
 /// The shortest time between two readings of a mount, and the age from which a reading is too old to compute
 /// rates.

@@ -1,8 +1,9 @@
 //! Finds changes that would grant an access that is denied.
 //!
-//! A candidate is a small change: an entry for this user on the file that denies, or the membership in a
-//! group. It is applied to the attributes on the way, and all checks are evaluated again. Only a candidate
-//! that then grants the access is shown, so no rule of access is decided here.
+//! A candidate is a small change: an entry for this user on the file that denies access, or membership in a
+//! group. It is applied to a copy of the attributes of the files on the path, and all checks are evaluated
+//! again. Only a candidate with which all checks grant the access is shown, so this module has no access
+//! rules of its own.
 
 use std::collections::BTreeSet;
 
@@ -20,9 +21,9 @@ use super::words::rights;
 use crate::target::show_name;
 use crate::users::Person;
 
-/// Files that may have to change for one access.
+/// The maximum number of files that one access may require to change.
 const STEPS: usize = 8;
-/// Groups that are tried.
+/// The maximum number of groups that are tried.
 const GROUPS: usize = 64;
 
 /// The change of one file on the path.

@@ -122,8 +122,8 @@ pub(super) fn map(opened: &Opened<'_>, path: &[u8]) -> Result<Map, Failure> {
     })
 }
 
-/// The health of a session. The age of a heartbeat depends on the clocks of two machines, so it proves
-/// nothing.
+/// The health of a session. The age of a heartbeat depends on the clocks of two machines, so an old heartbeat
+/// does not prove that the session has ended.
 fn health(session: &Session) -> Fact {
     let state = status::state(session);
     let note = state.trim().trim_start_matches('(').trim_end_matches(')').to_owned();

@@ -1,4 +1,4 @@
-//! Work with a time limit, in processes of their own.
+//! Runs commands in child processes with a time limit.
 //!
 //! A thread cannot be used for a request to a mount: if the mount hangs, a process with a pending request
 //! cannot end, not even by SIGKILL. So a child sends the request, and is abandoned if it hangs.

@@ -39,7 +39,7 @@ pub(super) fn add_secrets(pid: u32, secrets: &mut Secrets) {
     for path in after.chain(joined).chain(listed) {
         let mut key = String::new();
         let read = File::open(path).and_then(|file| file.take(MAX_KEY_BYTES).read_to_string(&mut key));
-        // A key that is not text cannot occur in a text.
+        // A key that is not UTF-8 cannot occur in the archive, whose parts are UTF-8.
         if read.is_ok() {
             secrets.add_all([key]);
         }

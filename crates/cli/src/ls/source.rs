@@ -3,7 +3,7 @@
 //! | directory | access check | names and attributes |
 //! |---|---|---|
 //! | of a volume, by URL | none: access to the database is access to everything | the records, in bulk |
-//! | on a mount of a volume whose database can be opened | the kernel opens it, and looks up a name in it | the records, in bulk |
+//! | on a mount of a volume whose database can be opened | the kernel opens it, and looks up `.` in it | the records, in bulk |
 //! | any other | the kernel opens it | the kernel, one name at a time |
 //!
 //! On a mount, the kernel opens each directory, so that the kernel decides whether the user may read it. The
