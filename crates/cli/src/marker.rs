@@ -1,10 +1,10 @@
 //! Checks that an object store belongs to this volume and works, before a mount serves data from it, or a
 //! command removes objects from it or reports on it.
 //!
-//! `limen format` writes one object to each bucket of the store, [`MARKER`], with a line of JSON that names the
-//! volume. If there are several buckets, the line also has the place of the bucket among them, because objects
-//! would not be found if buckets were exchanged, or if their number were another one. A volume that was
-//! formatted by a version without markers gets its markers at the next mount, unless the store is empty
+//! `limen format` writes one object to each bucket of the store, [`MARKER`], with a line of JSON that names
+//! the volume. If there are several buckets, the line also has the place of the bucket among them, because
+//! objects would not be found if buckets were exchanged, or if their number were another one. A volume that
+//! was formatted by a version without markers gets its markers at the next mount, unless the store is empty
 //! although the volume has stored data.
 //!
 //! The marker is written after the volume's settings and removed after them. If two `limen format` run at the
@@ -97,8 +97,8 @@ pub(crate) fn store_problem(volume: &Volume) -> Option<CliError> {
 
 /// Whether reads of these files do not return within [`LOOK_WITHIN`]. A read of a disk or file system that
 /// does not answer cannot be interrupted, and a process cannot exit while one of its threads is in such a
-/// read. So a child process reads, and this process does not wait for it after the timeout. The child inherits
-/// no pipe, because a caller that reads this command's output would wait until the child closes it.
+/// read. So a child process reads, and this process does not wait for it after the timeout. The child
+/// inherits no pipe, because a caller that reads this command's output would wait until the child closes it.
 fn is_hung(files: &[PathBuf]) -> bool {
     let mut reader = Command::new("cat");
     reader.arg("--").args(files).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -217,8 +217,8 @@ pub(crate) fn refuse_marked(volume: &Volume, store: &BlockStore) -> Result<(), C
     }
 }
 
-/// The first marker that the store has and that can be read. `bucket` is the store's address. A bucket without
-/// a marker is not an error, because backups must be found even if only a part of the store is left.
+/// The first marker that the store has and that can be read. `bucket` is the store's address. A bucket
+/// without a marker is not an error, because backups must be found even if only a part of the store is left.
 ///
 /// # Errors
 /// The store does not work; its buckets belong to different volumes, or are not all buckets of a volume in
@@ -401,8 +401,8 @@ fn admit_or_why(
     meta.run(&change, &Authority::Kernel { revisions: None }).map_err(|error| Wrong::Other(error.into()))
 }
 
-/// Checks the owner of the store, and that the store can be read and, unless `read_only`, written. Returns the
-/// error of a full store separately, because such a store can be used.
+/// Checks the owner of the store, and that the store can be read and, unless `read_only`, written. Returns
+/// the error of a full store separately, because such a store can be used.
 fn inspect(
     volume: &Volume,
     store: &BlockStore,

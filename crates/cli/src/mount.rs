@@ -55,8 +55,8 @@ use crate::url::{Database, MetaUrl};
 /// Default number of threads that serve requests of a volume on a database server.
 const NETWORK_WORKERS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 
-/// A mount on the embedded engine holds directories only while the disk of the database has this much room: several times
-/// what the queue and the journal take.
+/// A mount on the embedded engine holds directories only while the disk of the database has this much room:
+/// several times what the queue and the journal take.
 const HELD_ROOM: u64 = 256 << 20;
 
 /// How long an ending mount waits while the store accepts no block; then blocks stay on the local disk.

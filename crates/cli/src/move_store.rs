@@ -5,13 +5,15 @@
 //! | the same store: an object that is written there is found at the old address | may be mounted; each mount uses the old address until it ends or is taken over |
 //! | a copy | must not be mounted, because mounts would store new objects at the old address only; every object of the old store must be in the copy |
 //!
-//! If there are several buckets, both addresses lead to the same store only if they name the same buckets in the same order.
-//! With another number or order, most objects must be in another bucket than before. The comparison sees an object only in
-//! its right bucket. The new buckets must then be other places than the old ones, because their markers are written before
-//! the address is changed: if this command is interrupted in between, the volume is still complete at the old address.
+//! If there are several buckets, both addresses lead to the same store only if they name the same buckets in
+//! the same order. With another number or order, most objects must be in another bucket than before. The
+//! comparison finds an object only in the bucket to which its key belongs. No new bucket may then be one of
+//! the old buckets, because the markers of the new ones are written before the address is changed: if this
+//! command is interrupted in between, the volume is still complete at the old address.
 //!
-//! On a database server, a mount may be suspended, or may just be starting, while the volume moves to a copy. It cannot
-//! begin a session afterwards, because the number of moves differs ([`Volume::moves`]), so programs change nothing through it.
+//! On a database server, a mount may be suspended, or may just be starting, while the volume moves to a copy.
+//! Afterwards, it cannot begin a session, because the number of moves differs ([`Volume::moves`]), so
+//! programs change nothing through it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -41,8 +43,8 @@ const PREFIXES: [&str; 2] = ["chunks/", "backups/"];
 /// not renewed are removed.
 ///
 /// # Errors
-/// The store at the new address is not this volume's, or does not work. If it is not the store at the old
-/// address: the volume is mounted; a process of this machine uploads to it; the copy lacks objects; without
+/// The store at the new address is not this volume's, or does not work. If the new store is a copy: the
+/// volume is mounted; a process of this machine uploads blocks of the volume; the copy lacks objects; without
 /// `is_old_lost`, the old store does not work. Errors of the database.
 pub(crate) fn move_store(
     url: &MetaUrl,
@@ -60,7 +62,7 @@ pub(crate) fn move_store(
         return Err(CliError::usage("objects in memory cannot be moved").at(url));
     }
     let moved = Volume { storage, bucket, ..volume.clone() };
-    // Nothing is written there before it is known to be this volume's.
+    // Nothing is written to the new store before it is known to belong to this volume.
     let store = open_without_key(&moved)?;
     if let Some(place) = marker::missing(&moved, &store)? {
         return Err(CliError::new(
@@ -153,8 +155,8 @@ enum Old {
 }
 
 /// Opens the store at the old address. Both addresses lead to the same store if an object that is written at
-/// either address is found at the other, in each bucket. One direction is not enough, because some stores replicate new
-/// objects to another store.
+/// either address is found at the other, in each bucket. One direction is not enough, because some stores
+/// replicate new objects to another store.
 ///
 /// # Errors
 /// The new store does not work. The inner error is why the old store cannot be used.
@@ -180,18 +182,22 @@ fn find_old(volume: &Volume, new: &BareStore) -> Result<Result<Old, CliError>, C
     Ok(old)
 }
 
-/// Whether each bucket has the probe of the other store's bucket at the same place. `found` are the probes of a store
-/// with this number of buckets that each bucket of the other store has.
+/// Whether each bucket of a store has exactly the probe of the bucket at the same place in the other store.
+/// `found` has, for each bucket of the first store, the places of the buckets whose probes are in it.
+/// `buckets` is the number of buckets of the other store.
 fn are_same(found: &[Vec<usize>], buckets: usize) -> bool {
     found.len() == buckets && found.iter().enumerate().all(|(index, found)| found[..] == [index])
 }
 
 /// Whether a bucket has a probe of a bucket at another place, or of a store with another number of buckets.
+/// The arguments are those of [`are_same`].
 fn are_moved(found: &[Vec<usize>], buckets: usize) -> bool {
     let is_moved = |index: usize, other: usize| other != index || found.len() != buckets;
     found.iter().enumerate().any(|(index, others)| others.iter().any(|other| is_moved(index, *other)))
 }
 
+/// Checks that the new store has all objects of the old one.
+///
 /// # Errors
 /// An object of the old store is not in the new one; a store does not work.
 fn require_all(old: &BareStore, new: &BareStore, moved: &Volume) -> Result<(), CliError> {

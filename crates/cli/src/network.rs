@@ -206,8 +206,8 @@ impl Display for NetworkUrl {
     }
 }
 
-/// Removes the password from a URL. If it is not clear which `@` ends the password, removes everything between
-/// the user's name and the last one.
+/// Removes the password from a URL. If it is not clear which `@` ends the password, removes everything
+/// between the user's name and the last `@`.
 pub(crate) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let Some(end) = userinfo_end(rest).unwrap_or_else(|_| rest.rfind('@')) else { return url.to_owned() };
@@ -261,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Neither begins a parameter nor is in the other parts of the URLs below.
+    /// A part of the password that neither begins a parameter nor is in the other parts of the URLs below.
     const MARK: &str = "S3CRET";
 
     proptest! {

@@ -36,10 +36,11 @@ pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<O
 
 /// Locks the database of a volume that must not be mounted, if the database serves one process at a time.
 ///
-/// Then commits the changes that a killed mount had only answered.
+/// Then commits the changes that a killed mount had answered and not committed.
 ///
 /// # Errors
-/// The volume is mounted: `advice` says what to do then; the lock file cannot be opened; the changes cannot be committed.
+/// The volume is mounted: `advice` says what to do then; the lock file cannot be opened; the changes cannot
+/// be committed.
 pub(crate) fn lock_unmounted(
     url: &MetaUrl,
     database: &Database,
@@ -85,7 +86,8 @@ pub(crate) fn open_meta(
     let meta = url.client(engine.clone(), CACHED_RECORDS)?;
     if let Database::Network(_) = database {
         meta.set_exclusive(false);
-        // Without notifications, this cache and the kernel's cache each use a record for half of the time.
+        // Without notifications, first this cache and then the kernel's cache use a record, each for half of
+        // the time.
         meta.set_lifetime(LIFETIME_WITHOUT_NOTIFICATIONS / 2);
     } else {
         meta.set_exclusive(!shared);

@@ -225,8 +225,11 @@ fn limit(number: u64) -> Result<u64, CliError> {
     }
 }
 
+/// Checks that the new limits leave no soft limit above its hard limit, because such a soft limit would never
+/// warn.
+///
 /// # Errors
-/// A limit is given that would leave the soft limit above the hard limit, so that it would never warn.
+/// A limit is given that would leave a soft limit above its hard limit.
 fn require_order(limits: QuotaLimits, present: &QuotaRule) -> Result<(), CliError> {
     let is_wrong = |(soft, old_soft): (Option<u64>, u64), (hard, old_hard): (Option<u64>, u64)| {
         let (new_soft, new_hard) = (soft.unwrap_or(old_soft), hard.unwrap_or(old_hard));

@@ -1,4 +1,4 @@
-//! Records of a volume.
+//! Reads single records of a volume: its usage, its counters, and all records of a range.
 
 use meta::{Counter, Engine, EngineError, Record, RecordKey, Scan, Usage};
 

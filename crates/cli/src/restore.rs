@@ -203,7 +203,7 @@ impl Restore<'_> {
                 .at(path.display())
                 .advise("limen trash ls shows what is there")
         };
-        // The directories above that do not exist are restored too, unless the file goes elsewhere.
+        // Directories on the path that do not exist are restored too, unless `--to` names another directory.
         let mut existing = above;
         let mut missing: Vec<&OsStr> = Vec::new();
         let mut parent = loop {
@@ -268,7 +268,7 @@ impl Restore<'_> {
     }
 
     /// Puts one entry back into a directory, which must be the inode `ino`, if that is given. Returns whether
-    /// it is there.
+    /// the entry was put back or, in a dry run, would be.
     fn one(&self, item: &Item, dir: &Path, ino: Option<Ino>, done: &mut Done) -> bool {
         let name = OsStr::from_bytes(item.name.name.as_bytes());
         let target = dir.join(name);

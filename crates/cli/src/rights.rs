@@ -169,7 +169,7 @@ impl RightsArgs {
     /// These options in the form of `-o`.
     ///
     /// # Errors
-    /// There is no current directory, which the path of a map needs.
+    /// The path of a map is relative, and the current directory does not exist.
     pub(crate) fn to_options(&self) -> Result<Vec<String>, CliError> {
         let flags = [("abe", self.abe), ("root_squash", self.root_squash), ("all_squash", self.all_squash)];
         let flags = flags.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag.to_owned());

@@ -105,7 +105,7 @@ impl QuotaTarget {
         })
     }
 
-    /// Leaves only the quotas of directories that are at or below the target.
+    /// Keeps only the quotas of the target and of directories below it.
     fn keep_below(&self, recount: &mut Recount) -> Result<(), CliError> {
         let mut below = BTreeMap::new();
         for (key, quota) in std::mem::take(&mut recount.quotas) {
