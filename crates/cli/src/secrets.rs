@@ -1,4 +1,4 @@
-//! Keeps passwords off the command line.
+//! Removes the password of a metadata URL from the command line, which every user of the machine can read.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,9 +10,8 @@ use crate::network::PASSWORD_VARIABLE;
 use crate::target::Target;
 use crate::url::MetaUrl;
 
-/// Executes this program again, without the password of a metadata URL on its command line, which every user
-/// of the machine can read. The password goes to an environment variable. Returns if there is nothing to
-/// hide, or if it cannot be hidden.
+/// Executes this program again, without the password of a metadata URL on its command line. The password goes
+/// to an environment variable. Returns if there is nothing to hide, or if it cannot be hidden.
 pub(crate) fn hide() {
     let mut args: Vec<OsString> = env::args_os().collect();
     let mut password: Option<String> = None;

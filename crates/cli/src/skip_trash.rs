@@ -33,9 +33,9 @@ type Hour = (u32, TrashHour);
 /// The maximum number of directories of hours that are kept open. Only a tree with many owners needs more.
 const MAX_OPEN: usize = 256;
 
-/// The pauses, in milliseconds, before each retry of a deletion that failed with ESTALE. It fails so if other
-/// threads move directories into the same directory of the trash: each of them gets a new parent, which the
-/// kernel may not know yet.
+/// The pauses, in milliseconds, before each retry of a deletion that failed with ESTALE. A deletion fails so
+/// if other threads move directories into the same directory of the trash: each moved directory gets a new
+/// parent, which the kernel may not know yet.
 const PAUSES: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl SkipTrash {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// As unlinkat(2), and deletes the removed file or directory from the trash.
+    /// Like unlinkat(2), but also deletes the removed file or directory from the trash.
     ///
     /// # Errors
     /// Those of unlinkat(2).
@@ -93,7 +93,7 @@ impl SkipTrash {
                 Ok(()) => return Ok(()),
                 Err(Errno::NOENT) => {}
                 Err(_) => {
-                    // A file with another name is not in the trash.
+                    // A file that has other hard links did not go to the trash.
                     let is_there = kind.is_dir() || removed.st_nlink == 1;
                     self.left.fetch_add(is_there.into(), Ordering::Relaxed);
                     return Ok(());
@@ -148,17 +148,17 @@ impl SkipTrash {
     }
 }
 
-/// The directory in the trash of the owner that the mount shows under this uid.
+/// The directory of the trash for the files of the owner that the mount shows with this uid.
 ///
 /// # Errors
-/// ENOENT if there is none; EACCES if it is not known, because only root can list these directories.
+/// ENOENT if there is none; EACCES if it cannot be found, because only root can list these directories.
 fn user_dir(trash: &Path, ids: &Ids, uid: u32) -> Result<PathBuf, Errno> {
     let is_of = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == uid);
     let named = trash.join(ids.user_in_volume(uid).to_string());
     if is_of(&named) {
         return Ok(named);
     }
-    // The map of a mount of another user is not known.
+    // The id map of another user's mount is not known, so search for the directory that this uid owns.
     let all = fs::read_dir(trash).map_err(|_| Errno::ACCESS)?;
     all.flatten().map(|entry| entry.path()).find(|path| is_of(path)).ok_or(Errno::NOENT)
 }

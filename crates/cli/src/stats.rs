@@ -100,8 +100,8 @@ impl Moment {
         Ok(Moment { at: Instant::now(), process: entry.process, samples: query_metrics(&entry)? })
     }
 
-    /// The samples of `before` from which the counters of this moment go on. The counters of another process
-    /// began at zero.
+    /// The samples to subtract from those of this moment: those of `before`, or none if another process
+    /// serves the mount now, because its counters began at zero.
     fn base(&self, before: &Moment) -> Samples {
         if before.process == self.process { before.samples.clone() } else { Samples::default() }
     }

@@ -208,8 +208,9 @@ impl Quotas {
     }
 }
 
-/// A note about a session whose process is proven to be dead, or that was not renewed in time. The age of a
-/// heartbeat depends on the clocks of two machines, so it proves nothing.
+/// A note about a session whose process is proven to be dead, or that was not renewed in time; otherwise
+/// empty. The age of a heartbeat depends on the clocks of two machines, so an old heartbeat does not prove
+/// that the session has ended.
 pub(crate) fn state(session: &Session) -> String {
     if has_ended(session) {
         return " (its process no longer exists; the next mount removes the session)".to_owned();
