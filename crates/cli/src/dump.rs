@@ -86,8 +86,8 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), CliError> {
     output::print(&format!("Dumped volume '{name}': {inodes} inodes, {size} in {file}.\n"))
 }
 
-/// Checks that the rename at the end of a dump replaces an ordinary file. It must not replace a device or pipe,
-/// such as /dev/stdout, which other programs use, nor the database.
+/// Checks that the rename at the end of a dump replaces an ordinary file. The rename must not replace the
+/// database, nor a device or pipe, such as /dev/stdout, which other programs use.
 fn require_replaceable(file: &Path, found: &Metadata, database: &Database) -> Result<(), CliError> {
     let wrong = |what: &str, advice: &str| Err(CliError::usage(what).at(file.display()).advise(advice));
     if !found.is_file() {

@@ -54,7 +54,7 @@ pub(crate) fn store_error(volume: &Volume, error: &ChunkError) -> CliError {
     let failed =
         CliError::new(format!("the object store of volume '{}' does not work: {error}", volume.name));
     let advice = match volume.storage.as_str() {
-        // The bucket is known to be missing, so the credentials are not to blame.
+        // The bucket is known to be missing, so the credentials are not the cause.
         "s3" if error.to_string().contains("the bucket does not exist") => "",
         "s3" => {
             "check that the bucket exists, and that your credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
@@ -76,7 +76,7 @@ pub(crate) fn store_error(volume: &Volume, error: &ChunkError) -> CliError {
 /// The key or passphrase of a volume: from the file of `--key-file`, or from the environment.
 ///
 /// # Errors
-/// There is none, or it is not a valid key.
+/// No key or passphrase is given, or the key is not valid.
 pub(crate) fn secret(keys: &KeyArgs) -> Result<Secret, CliError> {
     let found = match (&keys.key_file, env::var(PASSPHRASE)) {
         (Some(path), _) => {

@@ -1,4 +1,4 @@
-//! `limen summary`: how much is below a directory.
+//! `limen summary`: the sizes and numbers of the files below a directory.
 //!
 //! Several threads list directories in bulk. At the last level that is shown and below, a directory with a
 //! quota is not listed, because the counter of the quota is exact. The sums of a directory are added to the
@@ -87,7 +87,7 @@ const MAX_LINKED: usize = 1 << 20;
 const MAX_DEPTH: usize = 64;
 
 impl SummaryArgs {
-    /// For other commands, which print the result themselves.
+    /// Arguments for a walk of another command, which prints the result itself.
     fn of(depth: usize, entries: usize, walk: bool) -> Self {
         SummaryArgs {
             target: OsString::new(),
@@ -715,7 +715,7 @@ mod tests {
         assert_eq!(scans, 2, "of the quotas, and of the root");
         assert_eq!((row.sum.inodes, row.sum.blocks), (walked.sum.inodes, walked.sum.blocks));
         assert_eq!(row.entries[1].sum.apart(1).or(row.sum.apart(1)), None);
-        // At a shown directory, files are told apart.
+        // In a directory that is shown, files and directories are counted separately.
         let (row, scans) = tree.summary(&["--depth", "2", "--threads", "1"]);
         let deep = row.entries.iter().find(|row| row.name == b"deep").unwrap();
         assert_eq!((deep.sum.files, deep.sum.apart(deep.sum.files).is_some()), (1, true));

@@ -54,7 +54,8 @@ pub(crate) struct Taken {
 /// The live mount of a volume at a mount point.
 ///
 /// # Errors
-/// There is none, or this process has inherited a file of it.
+/// There is no such mount, another volume is mounted there, or this process has inherited a descriptor of a
+/// file on the mount.
 pub(crate) fn find(url: &MetaUrl, mountpoint: &Path) -> Result<Entry, CliError> {
     let is_live = |entry: &Entry| entry.process.is_alive() && device_of(mountpoint) == Some(entry.device);
     let entry = registry::by_mountpoint(mountpoint).into_iter().find(is_live).ok_or_else(|| {
@@ -151,7 +152,8 @@ pub(crate) fn take(
     let agreed = send_line(&stream, READY).and_then(|()| receive_line(&stream, GO_TIMEOUT));
     match agreed {
         Ok(line) if line == GO => {}
-        // The old process sends `go` before it ends. So it was killed, and cannot continue to serve.
+        // The old process sends `go` before it exits. If it ended without `go`, it was killed, and cannot
+        // continue to serve.
         Err(_) if entry.process.wait_end(END_TIMEOUT) => {
             tracing::warn!(
                 "the process that served the mount has ended during the hand-over; this one serves it"

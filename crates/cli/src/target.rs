@@ -49,7 +49,7 @@ impl Target {
     /// Opens the volume of the target, and finds the file in it. A symbolic link is followed.
     ///
     /// # Errors
-    /// The file does not exist; those of [`volume_behind`] and [`MetaUrl::open_volume`].
+    /// The file does not exist; the errors of [`volume_behind`] and [`MetaUrl::open_volume`].
     pub(crate) fn open(&self) -> Result<(Database, Volume, Ino), CliError> {
         match self {
             Target::Local(path) => {
@@ -81,14 +81,14 @@ impl Target {
     }
 }
 
-/// Makes the mount of a file commit the changes that it has answered, so that the database has them. An fsync of any directory
-/// of the mount does this.
+/// Makes the mount of a file commit the changes that it has answered, so that the database has them. An fsync
+/// of any directory of the mount does this.
 fn commit_changes(path: &Path) {
     let directory = if path.is_dir() { Some(path) } else { path.parent() };
     let opened =
         directory.map(|path| File::open(if path.as_os_str().is_empty() { Path::new(".") } else { path }));
     if let Some(Ok(directory)) = opened {
-        // If it fails, the command uses what is committed.
+        // If the fsync fails, the command sees only the changes that are committed.
         let _ = directory.sync_all();
     }
 }

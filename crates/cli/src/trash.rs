@@ -164,9 +164,9 @@ pub(crate) fn top_of(path: &Path) -> Result<PathBuf, CliError> {
     Ok(at.to_owned())
 }
 
-/// How the mount of the trash maps and squashes users. The directory of a user in the trash is named after the
-/// uid in the volume, not after the uid that the mount shows. If another user than root mounts the volume, only
-/// that user knows its options: for others, no user is mapped.
+/// How the mount of the trash maps and squashes users. The directory of a user in the trash is named after
+/// the uid in the volume, not after the uid that the mount shows. If a user other than root mounts the
+/// volume, only that user can read the mount's options. For other users, the result maps no id.
 pub(crate) fn ids_of(trash: &Path) -> Ids {
     let found = fs::symlink_metadata(trash).ok();
     let options = found.and_then(|found| Options::parse(&[registry::ids(found.dev())], false).ok());
@@ -208,8 +208,8 @@ pub(crate) fn hours_in(trash: &Path) -> Result<Vec<HourDir>, CliError> {
     Ok(hours)
 }
 
-/// The files and directories removed in an hour. Skips an entry if the inode number in its name is not its
-/// own.
+/// The files and directories removed in an hour. Skips an entry if the inode number in its name is not the
+/// number of its inode.
 pub(crate) fn items_in(dir: &HourDir) -> Result<Vec<Item>, CliError> {
     // A symbolic link would lead out of the trash.
     if !fs::symlink_metadata(&dir.path).is_ok_and(|of| of.is_dir()) {
@@ -217,7 +217,7 @@ pub(crate) fn items_in(dir: &HourDir) -> Result<Vec<Item>, CliError> {
     }
     let entries = match fs::read_dir(&dir.path) {
         Ok(entries) => entries,
-        // It was deleted, or replaced by a file, a moment ago.
+        // The directory was deleted, or replaced by a file, a moment ago.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(Vec::new());
         }
@@ -292,7 +292,7 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
     } else {
         for hour in hours_in(&trash_of(Path::new(&args.volume))?)? {
             for item in items_in(&hour)? {
-                // It may have been restored or deleted a moment ago.
+                // The item may have been restored or deleted a moment ago.
                 let Ok(of) = fs::symlink_metadata(&item.path) else { continue };
                 let removed = Time::new(of.ctime(), u32::try_from(of.ctime_nsec()).unwrap_or(0));
                 let bytes = if item.is_dir { 0 } else { of.len() };

@@ -63,8 +63,8 @@ pub(crate) fn run(args: &UmountArgs) -> Result<(), CliError> {
             mountpoint.display()
         ));
     }
-    // The device number is read before unmounting. It tells this mount from an older mount that is still in
-    // use elsewhere.
+    // The device number is read before unmounting. It distinguishes this mount from an older mount that is
+    // still in use elsewhere.
     let device = device_of(&mountpoint);
     let serving = |entry: &&Entry| entry.process.is_alive() && Some(entry.device) == device;
     let serving = entries.iter().find(serving);
@@ -120,8 +120,8 @@ fn wait(entry: &Entry, args: &UmountArgs) -> Result<(), CliError> {
     let (mut still, mut last, mut shown) = (begun, None, String::new());
     while !entry.process.wait_end(CHECK_EVERY.min(limit)) {
         let state = State::read(entry);
-        // Progress extends the limit. While other processes use the mount, it does not, because they may
-        // write more without end.
+        // Progress extends the limit, but not while other processes use the mount, because they may write
+        // more without end.
         let progress = state.progress().or(last);
         if !state.holders.any() && progress != last {
             still = Instant::now();

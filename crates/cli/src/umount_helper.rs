@@ -40,7 +40,7 @@ enum Asked {
 }
 
 /// # Errors
-/// The arguments are wrong; those of `limen umount`.
+/// The arguments are wrong; the errors of `limen umount`.
 pub(crate) fn run(args: Vec<OsString>) -> Result<(), CliError> {
     match parse(args)? {
         Asked::Text(text) => output::print(&text),

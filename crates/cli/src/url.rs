@@ -1,6 +1,6 @@
 //! Metadata URLs: parses them and opens the engine. Only this module, `schemes` and `network` choose an
-//! engine. Other modules of this crate use no engine, except the lock and the schema version of
-//! `engine_sqlite`.
+//! engine. Other modules of this crate use only parts of `engine_sqlite`: its lock, its schema version and,
+//! in `journals`, its open engine.
 
 use std::fmt;
 use std::fs::File;
@@ -244,7 +244,8 @@ impl Database {
 /// # Errors
 /// The files cannot be removed.
 pub(crate) fn remove_database(path: &Path) -> Result<(), CliError> {
-    // Another volume may be created at this path as soon as the database is removed.
+    // Another volume may be created at this path as soon as the database is removed, so the journals are
+    // removed first.
     let removed = Directory::of_database(path).remove().and_then(|()| SqliteEngine::remove_files(path));
     removed.what("cannot remove the database").at(path.display())
 }

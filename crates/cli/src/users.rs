@@ -66,7 +66,7 @@ struct Entry {
 }
 
 impl Users {
-    /// As [`Users::default`], and also knows the Windows identities of a volume.
+    /// Like [`Users::default`], but also knows the Windows identities of a volume.
     pub(crate) fn with_sids(sids: Sids) -> Self {
         Users { sids, ..Users::default() }
     }
