@@ -23,7 +23,8 @@ const SKIPPED_SLICES: u64 = 1 << 40;
 /// above such a number might not fit into the databases.
 const LAST_SLICE: u64 = 1 << 62;
 
-/// Changes settings. Mounts, including those of the embedded engine, read the settings every few seconds.
+/// Changes settings of a volume. Mounts read the settings again every few seconds, on the embedded engine
+/// too.
 pub(crate) fn configure(
     url: &MetaUrl,
     engine: Arc<dyn Engine>,

@@ -25,7 +25,8 @@ pub(crate) fn named_store(storage: &str, bucket: &str) -> Result<StorageConfig, 
     Ok(config)
 }
 
-/// Fails if a new volume would be in one bucket whose name contains a range.
+/// Fails if a new volume would be in one bucket whose name contains a range, because the user most likely
+/// forgot the prefix of several buckets.
 ///
 /// # Errors
 /// `--bucket` contains a range, but not the prefix of several buckets.

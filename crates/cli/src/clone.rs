@@ -115,7 +115,7 @@ fn on_mount(args: &CloneArgs, from: &Path, to: &Path) -> Result<Counted, CliErro
     if fstatvfs(&opened)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(CliError::new("the mount is read-only").at(entry.mountpoint.display()));
     }
-    // Data that programs wrote into shared mappings is only in the page cache before this call.
+    // Before this call, data that programs wrote into shared mappings may be only in the page cache.
     syncfs(&opened).at(parent.display())?;
     drop(opened);
     let clone =

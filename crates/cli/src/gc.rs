@@ -123,7 +123,7 @@ pub(crate) fn run(args: &GcArgs) -> Result<(), CliError> {
     )
 }
 
-/// The garbage that the database knows of.
+/// The garbage that the database records. Unreferenced objects are not in the database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     /// Sessions whose process no longer exists.

@@ -45,8 +45,9 @@ pub(crate) fn init(default: &str, file: Option<File>, spans: Option<BoxedLayer>)
     Ok(())
 }
 
-/// The layers are a list instead of nested, because that is cheaper: a nested layer without a filter would
-/// let the macros of `tracing` build every span and event, of all levels, before the log's filter drops it.
+/// Creates the subscriber of the log and the spans. Its layers are in a list and not nested, because a nested
+/// layer without a filter would let the macros of `tracing` build every span and event, of all levels, before
+/// the log's filter drops it.
 fn subscriber(
     filter: &str,
     file: Option<File>,

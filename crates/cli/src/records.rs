@@ -1,4 +1,4 @@
-//! Reads single records of a volume: its usage, its counters, and all records of a range.
+//! Reads records of a volume: its usage, a counter, or all records of a range.
 
 use meta::{Counter, Engine, EngineError, Record, RecordKey, Scan, Usage};
 

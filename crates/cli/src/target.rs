@@ -18,7 +18,7 @@ use crate::url::{Database, MetaUrl};
 /// The type of a mount of limenfs, as mountinfo(5) shows it.
 const MOUNTED_TYPE: &str = "fuse.limen";
 
-/// A file or directory.
+/// A file or directory that an argument names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A path on this machine.

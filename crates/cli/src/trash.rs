@@ -166,14 +166,15 @@ pub(crate) fn top_of(path: &Path) -> Result<PathBuf, CliError> {
 
 /// How the mount of the trash maps and squashes users. The directory of a user in the trash is named after
 /// the uid in the volume, not after the uid that the mount shows. If a user other than root mounts the
-/// volume, only that user can read the mount's options. For other users, the result maps no id.
+/// volume, only that user finds the mount's options here. For all others, the result maps no id.
 pub(crate) fn ids_of(trash: &Path) -> Ids {
     let found = fs::symlink_metadata(trash).ok();
     let options = found.and_then(|found| Options::parse(&[registry::ids(found.dev())], false).ok());
     options.and_then(|options| options.rights.ids().ok()).unwrap_or_default()
 }
 
-/// The directories of hours that this user can read.
+/// The directories of hours that this user can read. As in [`Meta::trashed_hours`], an entry whose name is
+/// not an hour belongs to the hour of its ctime.
 pub(crate) fn hours_in(trash: &Path) -> Result<Vec<HourDir>, CliError> {
     let users: Vec<PathBuf> = match fs::read_dir(trash) {
         Ok(entries) => {

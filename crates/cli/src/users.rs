@@ -49,7 +49,7 @@ pub(crate) struct Users {
     sids: Sids,
 }
 
-/// One of the two databases.
+/// The names in one of the two databases, of users or of groups.
 #[derive(Debug, Default)]
 struct Table {
     local: OnceCell<HashMap<u32, String>>,

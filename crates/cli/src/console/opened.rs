@@ -16,7 +16,7 @@ use crate::target::{Target, show_name};
 use crate::url::{Database, MetaUrl};
 use crate::users::{Person, Users};
 
-/// The volume of a console.
+/// The database of the volume that the console shows, and the file of names of Windows identities.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) url: MetaUrl,
