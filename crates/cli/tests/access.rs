@@ -231,7 +231,7 @@ fn explanation_matches_the_result() {
                 .collect();
             let real = real_outcome(&cred, &path, want);
             kept.iter().rev().for_each(Kept::restore);
-            // The permissions do not depend on whether a directory is empty.
+            // The permission checks come before the check that the directory is empty, so they have passed.
             let real = if real == Err(Errno::NOTEMPTY) { Ok(()) } else { real };
             assert_eq!(explained, real, "{want} {path:?} {cred:?} {path_checks:#?}");
             asked += 1;
@@ -323,7 +323,7 @@ fn audit_matches_access_of_every_name() {
 /// The result of `limen` run as another user.
 fn limen_as(volume: &Mounted, uid: u32, args: &[&str]) -> common::Said {
     let id = uid.to_string();
-    // Other users may have no access to the directory of the build.
+    // Other users may have no access to the build directory, so they run a copy.
     let program = volume.place.path("limen");
     if !program.exists() {
         fs::copy(LIMEN, &program).unwrap();

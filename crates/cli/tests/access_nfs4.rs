@@ -157,7 +157,7 @@ fn remove(path: &Path) -> Result<(), Errno> {
     // There is no stat before the removal, because the user may have no permission for it.
     match fs::remove_file(path).map_err(errno_of) {
         Err(Errno::ISDIR) => match fs::remove_dir(path).map_err(errno_of) {
-            // The permissions do not depend on whether a directory is empty.
+            // The permission checks come before the check that the directory is empty, so they have passed.
             Err(Errno::NOTEMPTY) => Ok(()),
             done => done,
         },
@@ -209,8 +209,8 @@ fn random_operation(random: &mut Random, is_dir: bool) -> Operation {
     }
 }
 
-/// Checks that the entry named for each permission is the first one that applies to the caller and mentions
-/// the permission. Returns the number of named entries.
+/// Checks that the ACL entry that the answer names for each permission is the first one that applies to the
+/// caller and mentions the permission. Returns the number of entries that the answer names.
 fn check_that_first_entries_decide(path_checks: &PathChecks, answer: &PathAnswer, cred: &Cred) -> usize {
     let mut named = 0;
     for (check, result) in path_checks.checks.iter().zip(&answer.results) {

@@ -1,8 +1,9 @@
 /* Writes a file by asynchronous O_DIRECT writes while other threads read it through the page cache, for
  * tests/data.rs.
  *
- *   aio PATH EPISODES   prints how many pages showed outdated bytes after the writes of an episode had
- *                       completed: to read(2) at once, and to a mapping within two seconds
+ *   aio PATH EPISODES   prints two counts of pages with outdated bytes after all writes of an episode have
+ *                       completed: pages that read(2) returns at once, and pages that a mapping still shows
+ *                       after two seconds
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

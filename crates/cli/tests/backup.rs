@@ -43,7 +43,7 @@ fn wait_for<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Lets a mount of the volume at `url` make a backup of everything up to now, and then no more.
+/// Lets a mount of the volume at `url` back up everything up to now, and then turns its backups off.
 fn let_mount_back_up(place: &Place, url: &str) {
     let before = Time::now().nanos();
     limen(&["config", "--backup-interval", "1s", url]).ok();
@@ -60,7 +60,7 @@ fn let_mount_back_up(place: &Place, url: &str) {
     });
 }
 
-/// All objects of blocks, with a checksum of each.
+/// All block objects, with a checksum of each.
 fn objects(place: &Place) -> BTreeMap<PathBuf, u64> {
     fn collect(dir: &Path, found: &mut BTreeMap<PathBuf, u64>) {
         for entry in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
@@ -100,8 +100,8 @@ fn volume_is_restored(from: Option<Kind>, to: Option<Kind>, format: &[&str], wit
     let before = walk(&mnt);
     let inodes = backups(&place)[0]["inodes"].as_u64().unwrap();
     assert!(inodes > 300, "{inodes}");
-    // These files are stored after the backup, under slice numbers that the backup does not know. It knows
-    // the numbers that the first mount had reserved, so another mount writes the files.
+    // These files are stored after the backup, under slice numbers that the backup does not contain. It does
+    // contain the numbers that the first mount had reserved, so a second mount writes the files.
     place.umount(&[]).ok();
     place.mount_url(&url, &with_key).ok();
     for later in 0..4 {
@@ -126,7 +126,7 @@ fn volume_is_restored(from: Option<Kind>, to: Option<Kind>, format: &[&str], wit
         assert_eq!(after.get(path), Some(says), "{}", path.escape_ascii());
     }
     assert_eq!(after.len(), before.len());
-    // No object is replaced by one with other content.
+    // New files must not overwrite objects that are already in the store.
     for new in 0..4 {
         fs::write(mnt.join(format!("new {new}")), vec![100 + new; 6 * MIB as usize]).unwrap();
     }
@@ -137,7 +137,7 @@ fn volume_is_restored(from: Option<Kind>, to: Option<Kind>, format: &[&str], wit
     }
     assert!(now.keys().filter(|key| !stored.contains_key(*key)).count() >= 8);
     place.umount(&[]).ok();
-    // Objects of the lost database are strays; backups are not.
+    // gc removes the objects that only the lost database referenced, but no backup.
     let kept = backups(&place);
     limen(&["gc", "--delete", "--grace", "0", &new]).ok();
     assert!(objects(&place).len() <= now.len() - 8, "the objects of four files are removed");
@@ -313,7 +313,7 @@ fn restore_takes_a_backup_of_the_database_that_uses_the_objects() {
     assert_eq!(restored(&["--id", &second.to_string()]), second);
     limen(&["backup", "create", &place.url()]).failed(1, &["belongs to another database"]);
     let third = create(&new);
-    // A mount of the old database completed another one.
+    // This copy stands for a later backup that a mount of the old database completed.
     let manifest = |id: u64| place.path(&format!("vol.data/backups/{id}.json"));
     let later = third + 1_000_000_000;
     fs::copy(manifest(second), manifest(later)).unwrap();

@@ -103,7 +103,7 @@ fn a_copy_looks_like_its_source_and_outlives_it() {
     let (src, dst) = (volume.at("src"), volume.at("a/dst"));
     fill(&src);
     fs::create_dir(volume.at("a")).unwrap();
-    // The kernel knows that the name does not exist, and lists the directory from its cache.
+    // The kernel now caches that the name does not exist, and that the directory is empty.
     assert!(!dst.exists());
     assert_eq!(fs::read_dir(volume.at("a")).unwrap().count(), 0);
     // This data is only in the memory of the mount.
@@ -192,7 +192,7 @@ fn a_clone_that_cannot_be_made_changes_nothing() {
     assert_eq!(fs::read_dir(volume.at("full")).unwrap().count(), 0);
     clone(&src.join("d"), &volume.at("full/d"));
     assert_eq!(volume.inodes(), inodes + 2);
-    // Mounts that may not change anything, or not as this user.
+    // A read-only mount, and a mount that squashes root.
     volume.remount_with(&["-o", "ro"]);
     limen(&["clone", from, &at("x")]).failed(1, &["read-only"]);
     volume.remount_with(&["--root-squash"]);
@@ -276,7 +276,7 @@ fn a_clone_that_ends_early_leaves_nothing() {
     limen(&["fsck", &volume.place.url()]).ok();
     volume.place.mount(&[]).ok();
     assert_eq!(volume.inodes(), before);
-    // The mount is unmounted.
+    // The volume is unmounted.
     let server = volume.place.server();
     let said = ended_in_the_middle(&volume, Some(server), Signal::TERM);
     assert!(said.contains("interrupted") || said.contains("closed the connection"), "{said}");
@@ -328,7 +328,7 @@ fn files_that_change_meanwhile_are_copied_whole() {
     limen(&["fsck", "--data", &volume.place.url()]).ok();
 }
 
-/// On a database server, a volume is copied while it is mounted, through a mount and by its URL.
+/// A tree is copied while its volume, on a database server, is mounted: through a mount, and by URL.
 #[test]
 fn a_copy_on_a_server_is_seen_by_all_mounts() {
     if !skip::is_root() {

@@ -103,7 +103,7 @@ impl Drop for Served {
     }
 }
 
-/// No page has a script, an event handler or a style attribute, or loads anything.
+/// Panics if the page has a script, an event handler or a style attribute, or loads anything.
 #[track_caller]
 fn check_markup(body: &str) {
     let mut rest = body;
@@ -211,7 +211,7 @@ impl Maker {
     }
 }
 
-/// The callers in the tests, with their groups: root, and numbers that are no users of this machine.
+/// The callers in the tests, with their groups: root, and user IDs that do not exist on this machine.
 const USERS: [(u32, &str); 4] = [(7001, "7001"), (7002, "7002,7050"), (7003, "7003,7060"), (0, "0")];
 
 /// A small tree with many kinds of permissions.
@@ -425,7 +425,7 @@ fn hostile_names_are_only_text() {
         }
         assert!(!text_of(&body).contains('\u{202e}') && !text_of(&body).contains('\u{1b}'));
     }
-    // Text of the request comes back as text.
+    // Text from the request is escaped in the page.
     let evil = encode(b"\"><script>alert(1)</script>");
     for target in [
         format!("/access?user={evil}&path={evil}"),
@@ -494,7 +494,7 @@ fn verdicts_are_those_of_access_explain() {
                 }
                 let explained: Value = serde_json::from_str(&said.out).unwrap();
                 if answer.status == 404 {
-                    // All checks grant it, but there is no such name.
+                    // All checks grant the access, but the name does not exist.
                     assert_eq!(explained["errno"], "ENOENT", "{link}: {explained}");
                     continue;
                 }
@@ -515,7 +515,7 @@ fn verdicts_are_those_of_access_explain() {
                     assert!(words.ends_with(check["by"]["text"].as_str().unwrap()), "{words}: {check}");
                 }
                 assert!(steps[checks.len()..].iter().all(|step| step.starts_with("off")), "{link}");
-                // The command of the page is the one that was compared.
+                // The page shows the command whose answer was compared.
                 let command = text_of(between(
                     verdict,
                     "<summary>The same answer in a terminal</summary><pre>",
@@ -797,7 +797,7 @@ const FINANCE: u32 = 1202;
 /// If set, the pictures of docs/console.md are written to this directory.
 const PICTURES: &str = "LIMEN_CONSOLE_PICTURES";
 
-/// Files of a small studio. The files have holes, so that their sizes cost nothing.
+/// Files of a small studio. The large files are sparse, so that their sizes cost no space.
 fn furnish(volume: &Mounted) {
     let dir = |path: &str, mode: u32, uid: u32, gid: u32| {
         fs::create_dir_all(volume.at(path)).unwrap();

@@ -101,7 +101,7 @@ fn flipped_bit_loses_the_range_of_its_checksum() {
         found[MIB + 1_000] ^= 0x10;
         fs::write(object, found).unwrap();
     });
-    // Each 64 KiB of a block have their own checksum.
+    // Each 64 KiB of a block has its own checksum.
     let start = damaged.lost.start + MIB;
     damaged.lost = start..start + (64 << 10);
     check_that_only_the_range_is_lost(&volume, &damaged);
@@ -378,7 +378,7 @@ fn files_are_truncated_on_a_full_disk() {
         };
         let files = ["cut", "emptied", "opened", "grown"].map(|name| open(name).unwrap());
         disk.fill();
-        // The log of the database still has room for some more commits.
+        // The database's log still has room for some commits. Use it up.
         for n in 0.. {
             let small = File::create(path(&n.to_string()))
                 .and_then(|mut small| small.write_all(&old[..3000]).and_then(|()| small.sync_all()));

@@ -274,8 +274,8 @@ fn all_forms_of_fsync_keep_data_and_names_over_a_kill() {
     }
 }
 
-/// Changes in directories that the mount has created are answered before they are committed. A mount that is killed keeps
-/// them in a journal beside its database, and the next mount, or a tool that changes the volume, commits them.
+/// A mount answers changes in directories that it has created before it commits them. It also writes them to a
+/// journal beside its database. After a kill, the next mount, or a tool that changes the volume, commits them.
 #[test]
 fn killed_mount_loses_no_change_that_it_has_answered() {
     let Some(volume) = Mounted::new(&[]) else { return };
@@ -290,7 +290,7 @@ fn killed_mount_loses_no_change_that_it_has_answered() {
             scope.spawn(|| {
                 for number in 0..100_000 {
                     let (new, name) = (at(&format!("new{number}")), at(&format!("{number}")));
-                    // A failed close is not reported, so a file counts when it has its second name.
+                    // fs::write does not report a failed close, so a file counts only when it has been renamed.
                     let done = fs::write(&new, number.to_string()).and_then(|()| fs::rename(&new, &name));
                     let gone = at(&format!("{}", number - number % 10));
                     let done =
@@ -319,7 +319,7 @@ fn killed_mount_loses_no_change_that_it_has_answered() {
         }
         place.mount(&[]).ok();
         for number in 0..made {
-            // Of the file that was being made at the end, it is not known what has happened.
+            // The removal that was in progress when the mount was killed may or may not have happened.
             let is_gone = number % 10 == 0 && number + 9 < made;
             let found = fs::read_to_string(at(&format!("{number}")));
             match found {

@@ -1,4 +1,4 @@
-//! `limen debug`: what its archive has, and that no secret is in it.
+//! `limen debug`: what its archive contains, and that it contains no secret.
 
 mod common;
 
@@ -50,7 +50,7 @@ fn parts(place: &Place, archive: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// Runs `limen` with all secrets in its environment but the password of the database.
+/// Runs `limen` with the S3 credentials and the passphrase in its environment.
 fn with_secrets(args: &[&str]) -> Said {
     let mut command = command(args);
     command.env("AWS_ACCESS_KEY_ID", S3_KEY).env("AWS_SECRET_ACCESS_KEY", S3_SECRET);

@@ -1,4 +1,4 @@
-//! Dumps of volumes and their loads, between all engines, on real servers and mounts.
+//! Dumps and loads of volumes, between all engines, on real servers and mounts.
 //!
 //! Most tests mount, which requires root.
 
@@ -26,7 +26,7 @@ fn is_clean(url: &str) {
     assert_eq!(said.code, Some(0), "{said:?}");
 }
 
-/// Dumps, loads, and moves the object store from one database to the other.
+/// Moves a volume to another database: dumps it, loads it, and lets the new database adopt the object store.
 fn move_to(place: &Place, from: &str, to: &str, json: bool) {
     let file = place.text("dump");
     let json: &[&str] = if json { &["--json"] } else { &[] };
@@ -127,7 +127,8 @@ fn nfs4_volume_goes_through_tikv() {
     goes_through_all_engines(&["--acl", "nfsv4"], &[Kind::Tikv], FILES_OF_TREE);
 }
 
-/// Quotas of nested directories, of a user and of a group go through engines with all files.
+/// Moves a volume with quotas for nested directories, a user and a group from engine to engine, and compares
+/// the quotas.
 fn quotas_go_through(kinds: &[Kind]) {
     if !skip::is_root() {
         return;
@@ -157,7 +158,7 @@ fn quotas_go_through(kinds: &[Kind]) {
         place.mount_url(&url, &[]).ok();
         let new = |count: u64| fs::write(place.path(&format!("mnt/a/b/c/new {count}")), b"");
         let created = (0..).take_while(|count| new(*count).is_ok()).count() as u64;
-        // The outer quota binds, exactly.
+        // The outer quota limits the new files, and its count is exact.
         let outer = before["quotas"].as_array().unwrap().iter().find(|quota| quota["path"] == "/a").unwrap();
         assert_eq!(created, 400 - outer["inodes"].as_u64().unwrap(), "{url}");
         (0..created)
@@ -174,9 +175,9 @@ fn quotas_go_through_engines() {
 /// The chunks of a large file: almost as many as a dump reads with one request.
 const LARGE_CHUNKS: u64 = 4000;
 
-/// Runs `work` at least twice, and until a file changed during a run, while threads create, rename, link,
-/// write and remove files below `top`, with a `pause` after some changes, and one writes to a large file
-/// without a pause.
+/// Runs `work` while other threads change files below `top`. The runs end when there have been at least two
+/// and a file has changed meanwhile. Three threads create, rename, link, write and remove files, with a
+/// `pause` after each round; one more thread writes to a large file without a pause.
 fn beside_writers(top: &Path, pause: Duration, work: impl Fn(u32)) {
     let (running, done) = (AtomicBool::new(true), AtomicU64::new(0));
     let write = |thread: u64| {
@@ -339,8 +340,8 @@ fn killed_load_goes_on() {
     assert!(!place.path("other.db").exists());
 }
 
-/// Kills a load of the lines `dump` at the same place on a slow and on a fast machine: the load reads from a
-/// pipe, which has three fourths of the dump.
+/// Kills a load of `dump` at the same place on a slow and on a fast machine: the load reads from a pipe, into
+/// which only three fourths of the dump are written.
 fn killed_in_the_middle(place: &Place, url: &str, dump: &[u8]) {
     let (pipe, second) = (place.path("pipe"), place.path("second pipe"));
     for path in [&pipe, &second] {
@@ -364,7 +365,7 @@ fn killed_in_the_middle(place: &Place, url: &str, dump: &[u8]) {
     fs::remove_file(&pipe).unwrap();
 }
 
-/// Kills a load into each kind of server, which uses one connection, and continues it.
+/// Kills a load into each kind of server and continues it. Each load uses one connection.
 fn killed_load_goes_on_over_one_connection(kinds: &[Kind]) {
     let place = Place::formatted();
     make_many(&place);

@@ -177,7 +177,7 @@ fn data_acknowledged_by_a_failing_store_is_kept() {
     }
 }
 
-/// Each write is stored by itself, so it becomes a slice, and so an object.
+/// Each write is synced by itself, so it becomes a slice with an object of its own.
 #[test]
 fn umount_and_mount_do_not_wait_for_object_removal() {
     let Some(mut served) = Served::new(7) else { return };

@@ -403,7 +403,7 @@ fn only_unreferenced_objects_are_removed() {
 fn gc_removes_what_a_killed_mount_left_without_another_mount() {
     let Some((volume, _)) = sample() else { return };
     let place = &volume.place;
-    // Without a journal, whose replay would remove the session.
+    // Mount without a journal, because the replay of a journal would remove the session.
     place.mount(&["-o", "sync_metadata"]).ok();
     let held = fs::File::open(volume.at("d/big")).unwrap();
     fs::remove_file(volume.at("d/big")).unwrap();
@@ -492,7 +492,7 @@ fn work(mnt: &Path, random: &mut Random) -> bool {
             }
             _ => fs::write(&a, some_bytes(random, 6000)),
         };
-        // The kernel serves attributes from its cache even then, but changes fail.
+        // When the mount is gone, the kernel still serves attributes from its cache, but changes fail.
         if done.is_err_and(|error| error.raw_os_error().is_some_and(|errno| GONE.contains(&errno))) {
             return false;
         }

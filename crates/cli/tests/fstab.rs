@@ -59,7 +59,7 @@ impl Machine {
         self.command(args).output().unwrap().into()
     }
 
-    /// The lines of mountinfo that are volumes, below this place.
+    /// The lines of mountinfo for the volumes that are mounted below this place.
     fn mounts(&self) -> Vec<String> {
         let all = self.run(&["cat", "/proc/self/mountinfo"]).ok();
         let top = self.place.text("");

@@ -93,10 +93,11 @@ pub(crate) fn make_many(place: &Place) {
     mdtest("/empty", "1000", "0");
 }
 
-/// Runs `limen`, which stores much in the embedded database at `database`, until the database's log has
-/// `bytes` bytes. Then the kernel kills it, at the same place on a slow and on a fast machine.
+/// Runs `limen`, which stores much in the embedded database at `database`, until the kernel kills it because
+/// the database's log would exceed `bytes` bytes (RLIMIT_FSIZE). This happens at the same place on a slow and
+/// on a fast machine.
 pub(crate) fn killed_at(bytes: u64, database: &Path, args: &[&str]) {
-    // If the reserve exists, limen does not allocate it. It would be the longest file.
+    // The reserve would exceed the limit before the log does. limen does not allocate it if it exists.
     fs::write(database.with_added_extension("reserve"), "x").unwrap();
     let mut prlimit = Command::new("prlimit");
     prlimit.args([&format!("--fsize={bytes}"), "--core=0", LIMEN]).args(args);
@@ -176,7 +177,7 @@ impl Place {
         limen(&[&["mount", "-d", "--log", &log], more, &[url, &mnt]].concat())
     }
 
-    /// Calls umount once, for mounts that are in use.
+    /// Calls umount without retries, for tests of a mount that is in use.
     pub(crate) fn umount_once(&self, more: &[&str]) -> Said {
         limen(&[&["umount"], more, &[&self.mnt()]].concat())
     }
