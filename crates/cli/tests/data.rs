@@ -274,8 +274,9 @@ fn all_forms_of_fsync_keep_data_and_names_over_a_kill() {
     }
 }
 
-/// A mount answers changes in directories that it has created before it commits them. It also writes them to a
-/// journal beside its database. After a kill, the next mount, or a tool that changes the volume, commits them.
+/// A mount answers changes in directories that it has created before it commits them. It also writes them to
+/// a journal beside its database. After a kill, the next mount, or a tool that changes the volume, commits
+/// them.
 #[test]
 fn killed_mount_loses_no_change_that_it_has_answered() {
     let Some(volume) = Mounted::new(&[]) else { return };
@@ -290,7 +291,7 @@ fn killed_mount_loses_no_change_that_it_has_answered() {
             scope.spawn(|| {
                 for number in 0..100_000 {
                     let (new, name) = (at(&format!("new{number}")), at(&format!("{number}")));
-                    // fs::write does not report a failed close, so a file counts only when it has been renamed.
+                    // fs::write does not report a failed close, so a file counts only after its rename.
                     let done = fs::write(&new, number.to_string()).and_then(|()| fs::rename(&new, &name));
                     let gone = at(&format!("{}", number - number % 10));
                     let done =

@@ -135,7 +135,7 @@ fn volumes_of_all_versions_are_converted_and_keep_their_files() {
     }
 }
 
-/// The first volumes of version 1 have no settings of compression, encryption, NFSv4 ACLs and listings.
+/// The first volumes of version 1 have no settings for compression, encryption, NFSv4 ACLs and listings.
 #[test]
 fn volumes_from_before_compression_are_converted() {
     let newer = "'compression', 'encryption', 'abe', 'aclmode', 'aclinherit'";
@@ -144,7 +144,7 @@ fn volumes_from_before_compression_are_converted() {
     check(&place);
     let status = place.status();
     assert_eq!((&status["compression"], &status["encryption"]), (&"none".into(), &"".into()));
-    // Without one of the two, the volume may be encrypted.
+    // If only one of the two is missing, the volume may be encrypted, so limen refuses it.
     for missing in ["encryption", "compression"] {
         let place = volume(1);
         sql(&place, &format!("DELETE FROM setting WHERE name = '{missing}'; SELECT 1"));
@@ -177,8 +177,8 @@ fn a_kill_during_the_conversion_changes_nothing_and_the_next_open_converts() {
     for version in 1..VERSION {
         println!("version {version}");
         let place = volume(version);
-        // The kill comes in the middle of the pages that the conversion writes when it commits: the last step
-        // alone changes two.
+        // The kill comes while the commit of the conversion writes its pages to the log. The last step alone
+        // writes only two pages.
         let pages = if version + 1 == VERSION { 1 } else { 3 };
         killed_at(pages * PAGE_BYTES + PAGE_BYTES / 2, &place.path("vol.db"), &["status", &place.url()]);
         let log = fs::metadata(place.path("vol.db-wal")).unwrap().len();
@@ -236,7 +236,7 @@ fn volume_of_version_3_is_converted(kind: Kind, file: &str) {
     let use_database = if kind == Kind::Mariadb { "USE limen; " } else { "" };
     server.sql(&format!("{use_database}{}", fixture(&place, file)));
     assert_eq!(version_on(&server), 3);
-    // While an older limen uses it, a newer one changes nothing.
+    // While an older limen uses the volume, a newer one changes nothing.
     server.sql(&format!(
         "INSERT INTO {database}vol_session (id, host, pid, mountpoint, since, heartbeat, pid_namespace, start_time, \
          first_slice, boot_id, version) VALUES (1, 'far', 7, '/far', 0, {}, 0, 0, 1, '', '0.1.0')",
@@ -256,7 +256,7 @@ fn volume_of_version_3_is_converted(kind: Kind, file: &str) {
     let fresh = url.replace("vol_", "fresh_");
     limen(&["format", &fresh, "fresh", "--bucket", &place.text("fresh.data")]).ok();
     assert_eq!(columns_on(&server, "vol"), columns_on(&server, "fresh"));
-    // It has quotas now.
+    // The converted volume has quotas.
     limen(&["quota", "set", &format!("{url}:/dir"), "--inodes", "100"]).ok();
     limen(&["quota", "check", &url]).ok();
     limen(&["destroy", "--yes", &fresh]).ok();
@@ -293,7 +293,7 @@ fn put_version(server: &Server, version: u64) {
             assert!(answer.contains("revision"), "{answer}");
         }
         Kind::Tikv => {
-            // The timestamp of its transaction follows a value, in eight bytes.
+            // A value ends with the timestamp of its transaction, in eight bytes.
             let value = format!("{version}{}%01", "%00".repeat(7));
             let request = format!("GET /put?key=vol_/v&value={value} HTTP/1.0\r\n\r\n");
             let answer = server.http(&request).unwrap();

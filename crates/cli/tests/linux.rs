@@ -242,7 +242,7 @@ fn acls_stay_through_o_path_descriptors_hard_links_and_copies() {
         set(&expected);
         assert!(!may_write(&at("third"), 1002), "{format}");
 
-        // A copy that shares the data; cp takes copy_file_range(2), because FUSE has no FICLONE.
+        // One copy shares the data, and one does not. FUSE has no FICLONE, so cp calls copy_file_range(2).
         for mode in ["--reflink=auto", "--reflink=never"] {
             let copied = Command::new("cp").args(["-a", mode]).args([at("third"), at(mode)]).status();
             assert!(copied.unwrap().success(), "{format} {mode}");

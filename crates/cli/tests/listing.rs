@@ -2,7 +2,7 @@
 //!
 //! A user lists 10,000 files in 100 directories and owns none of them, so the kernel checks each directory by
 //! its ACL. The cost of the n-th listing is the difference between two mounts: one with n listings, and one
-//! with a listing less.
+//! with n - 1.
 
 mod common;
 mod harness;

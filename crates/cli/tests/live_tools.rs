@@ -302,7 +302,8 @@ impl Live {
     }
 }
 
-/// Defines a module with the cases, on the embedded engine or a kind of server, if the condition holds.
+/// Defines a module with the cases as tests, on the embedded engine or on a kind of server. The tests do
+/// nothing unless the condition holds.
 macro_rules! on {
     ($engine:ident, $kind:expr, $condition:expr, $($case:ident),+) => {
         mod $engine {
@@ -339,7 +340,7 @@ on!(etcd, Some(Kind::Etcd), skip::is_long());
 #[cfg(feature = "tikv")]
 on!(tikv, Some(Kind::Tikv), skip::is_long());
 
-/// A killed tool keeps mounts out only if it may still run, or if it was removing the volume.
+/// An announced tool keeps mounts out only if it may still run, or if it was removing the volume.
 #[test]
 fn killed_tool_is_distinguished_from_a_running_one() {
     let Some(live) = Live::new(None) else { return };

@@ -57,7 +57,7 @@ fn a_path_on_a_mount_names_its_volume() {
         limen(&[command, &place.text("mnt/d")]).ok();
     }
     limen(&["status", &place.text("log")]).failed(2, &["this is a path", "sqlite://"]);
-    // A file is named by its inode number; then the totals of a directory are shown.
+    // Name a file by its inode number. Then show the totals of a directory.
     let found = json(limen(&["info", "--json", &place.text("mnt/d/f")]));
     let ino = found[0]["inode"].as_u64().unwrap().to_string();
     for target in [&url, &mnt] {

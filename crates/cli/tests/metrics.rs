@@ -20,7 +20,7 @@ use servers::{Kind, Server, free_port};
 /// Nothing here takes this long unless it hangs.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The families of a text, each with its type and samples.
+/// The metric families of a text in the Prometheus format, each with its type and samples.
 #[derive(Debug, Default)]
 struct Families(BTreeMap<String, Family>);
 
@@ -351,7 +351,7 @@ fn held_directories_and_queued_changes_are_counted() {
         serde_json::from_str(&limen(&["status", "--json", &server.url_with_long_timeouts()]).ok()).unwrap();
     let address = status["sessions"][0]["metrics"].as_str().unwrap();
     let queued = |families: &Families| families.value("limen_queued_changes", &[]);
-    // A mount holds the directories that it creates as soon as it is notified of the changes of others.
+    // As soon as a mount is notified of other clients' changes, it holds the directories that it creates.
     scrape_until(address, |families| families.value("limen_coherence", &[("state", "notified")]) == 1.0);
     assert_eq!(scrape(address).value("limen_held_directories", &[]), 0.0);
     let directory = place.path("mnt").join("d");
@@ -398,7 +398,7 @@ fn profile_tells_who_did_what_and_where() {
     assert_eq!(count, 10);
     profile.kill().unwrap();
     profile.wait().unwrap();
-    // This profile is recorded for some time, and its rows differ by one property only.
+    // Record a profile for two seconds, with one row for each kind of operation.
     let mut recorded = command(&["profile", "--seconds", "2", "--by", "op", &mounted.place.mnt()]);
     let mut recorded = recorded.stdout(Stdio::piped()).spawn().unwrap();
     while recorded.try_wait().unwrap().is_none() {
@@ -437,8 +437,8 @@ fn queries() -> Vec<String> {
     queries
 }
 
-/// A running program of Debian's package `prometheus`, which is killed at the end. Creating it returns
-/// `None`, and reports a skip, if the package is not installed.
+/// A running program of Debian's package `prometheus`, killed when this is dropped. `start` returns `None`,
+/// and reports a skip, if the package is not installed.
 struct Program(Child);
 
 impl Program {

@@ -255,7 +255,7 @@ fn umount_8_stores_all_data() {
 fn mount_and_umount_clean_up_after_a_killed_server() {
     let place = Place::formatted();
     for cleaner in ["mount", "umount"] {
-        // Without a journal, whose replay would remove the session.
+        // Mount without a journal, because the replay of a journal would remove the session.
         place.mount(&["-o", "sync_metadata"]).ok();
         let path = format!("{}/{cleaner}", place.mnt());
         let mut file = File::create(&path).unwrap();

@@ -187,7 +187,8 @@ const IDLE_REQUESTS_PER_S: f64 = 3.0;
 fn each_operation_costs_at_most_one_round_trip(kind: Kind) {
     let Some(pair) = Pair::new(kind, false, &[]) else { return };
     // If a busy machine delays the stream of changes for longer than the lease, a mount reads everything
-    // again. But an operation that needs more than one round trip needs them each time.
+    // again. An operation that really needs more than one round trip needs them in each attempt, so one cheap
+    // attempt suffices.
     let is_cheap = (0..3).any(|attempt| costly_operations(&pair, kind, attempt).is_empty());
     assert!(is_cheap, "{kind:?}: the output names the operations that cost more");
     let status = pair.status();
@@ -272,8 +273,8 @@ fn until(holds: impl Fn() -> bool) {
     }
 }
 
-/// When the last look at the second mount that still showed the old state began: as the time since the
-/// change, and as the number of polls of the mount's stream since the change.
+/// The beginning of the last look at the second mount that still showed the old state: the time since the
+/// change, and the number of polls of the mount's stream since the change.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stale {
     time: Duration,
@@ -317,7 +318,7 @@ fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
 }
 
-/// Prints the distribution of the delays and checks that all are bounded; if `notified`, bounds the polls
+/// Prints the distribution of the delays and checks that all are bounded; if `notified`, checks the polls
 /// too.
 #[track_caller]
 fn report(what: &str, notified: bool, stale: &[Stale]) {
@@ -418,7 +419,7 @@ fn permission_revoked_during_the_first_lookup_is_enforced(kind: Kind) {
         }
         eprintln!("{kind:?}: {} of {times} looks came before the change", looking.join().unwrap());
     });
-    // A mount applies changes in their order.
+    // A mount applies changes in their order, so all changes before the marker are applied when it exists.
     File::create_new(pair.a("marker")).unwrap();
     until(|| pair.b("marker").exists());
     let applied = Instant::now();
@@ -582,7 +583,7 @@ fn nothing_is_granted_after_the_lease_while_the_database_is_unreachable(kind: Ki
             if !cut {
                 pair.server.stop(true);
             }
-            // The lease has expired by then.
+            // The lease expires during this pause.
             thread::sleep(AWAY);
             let back = Instant::now();
             pair.proxy.cut(Cut::Nothing);
@@ -740,9 +741,9 @@ fn data_written_under_a_lock_is_read_under_the_next_lock(kind: Kind) {
 }
 
 /// A number at the beginning of a file is incremented under a lock, and a byte is appended, on one mount and
-/// then on the other. Another program changes the mode of the file all the time. The notification of that
-/// makes the kernel drop attributes that it has just been given (`fuse_change_attributes`), so that it does
-/// not notice by itself that its pages and its size are older than the lock.
+/// then on the other. Another program changes the mode of the file all the time. The notifications of these
+/// changes make the kernel drop attributes that it has just received (`fuse_change_attributes`). The kernel
+/// then does not notice by itself that its pages and its size are older than the lock.
 fn no_increment_under_a_lock_is_lost_beside_other_changes_of_the_file(kind: Kind) {
     const PAUSE: Duration = Duration::from_millis(2);
     const NUMBER: [u8; 20] = [b'0'; 20];
@@ -785,11 +786,11 @@ fn no_increment_under_a_lock_is_lost_beside_other_changes_of_the_file(kind: Kind
     pair.end_clean();
 }
 
-/// A change is committed, and its object is deleted by the other mount before the answer arrives. If the call
-/// then failed with ESTALE, the kernel would repeat it (`retry_estale`), and it would be done twice.
+/// A change is committed, and the other mount deletes the changed file before the answer arrives. If the call
+/// then failed with ESTALE, the kernel would repeat it (`retry_estale`), and the change would be made twice.
 #[test]
 fn change_is_not_repeated_because_its_object_was_deleted_meanwhile() {
-    // On these servers one request commits a change, so that no answer is needed before it.
+    // On these servers, one request commits a change, so the commit does not depend on an earlier answer.
     for kind in [Kind::Redis, Kind::Postgres] {
         let create = |pair: &Pair| {
             let file = File::options().read(true).write(true).create_new(true).open(pair.b("new"))?;
@@ -815,8 +816,8 @@ fn change_is_not_repeated_because_its_object_was_deleted_meanwhile() {
     }
 }
 
-/// Runs `change` on the second mount of a volume with a file `old`. When the first mount sees the change and
-/// before it is answered, `meanwhile` runs there.
+/// Runs `change` on the second mount of a volume with a file `old`. Runs `meanwhile` on the first mount when
+/// it sees the change, before the second mount gets its answer.
 fn overtaken(
     kind: Kind,
     change: impl Fn(&Pair) -> io::Result<()> + Sync,
@@ -825,15 +826,15 @@ fn overtaken(
 ) {
     for _ in 0..5 {
         let Some(pair) = Pair::new(kind, true, &[]) else { return };
-        // The second mount then has free inode numbers and knows all names, so that the change is its first
-        // request.
+        // After these calls the second mount has free inode numbers and knows all names, so the change is its
+        // next request.
         fs::write(pair.b("old"), "old").unwrap();
         chmod(&pair.b("old"), 0o644);
         ["new", "old", "link"].iter().for_each(|name| _ = pair.b(name).symlink_metadata());
         pair.proxy.cut(Cut::Answers);
         let is_overtaken = thread::scope(|scope| {
             let changing = scope.spawn(|| change(&pair));
-            // On a busy machine the second mount may ask something before, because its lease has expired.
+            // On a busy machine the second mount may send another request first, because its lease has expired.
             let deadline = Instant::now() + Duration::from_secs(2);
             let is_sent = loop {
                 match (is_changed(&pair), Instant::now() < deadline) {
@@ -843,7 +844,7 @@ fn overtaken(
             };
             if is_sent {
                 meanwhile(&pair);
-                // The second mount's lease expires, so that it uses nothing that it has cached.
+                // Let the second mount's lease expire, so that it uses nothing that it has cached.
                 thread::sleep(Duration::from_secs(1));
             }
             pair.proxy.cut(Cut::Nothing);
@@ -860,8 +861,8 @@ fn overtaken(
     panic!("{kind:?}: the change is never the first request");
 }
 
-/// Ten programs wait for a lock while the database is away: neither those that are killed nor the unmounting
-/// wait for one retry timeout after the other.
+/// Ten programs wait for a lock while the database is away. Neither the programs that are killed nor the
+/// unmount wait for several retry timeouts in succession.
 #[test]
 fn lock_waits_end_together_while_the_database_is_away() {
     let Some(pair) = Pair::new(Kind::Redis, true, &["-o", "retry_timeout=2"]) else { return };
@@ -974,7 +975,7 @@ fn directory_is_held_until_another_mount_looks(kind: Kind) {
     let idle = began.elapsed().as_secs_f64() * IDLE_REQUESTS_PER_S;
     let sent = (pair.server.requests() - before) as f64 / kind.requests_a_change() as f64 - idle;
     eprintln!("{kind:?}: {:.3} round trips for each of {files} files", sent / files as f64);
-    // With `-o sync_metadata`, each file costs five.
+    // With `-o sync_metadata`, each file costs five round trips.
     assert!(sent < files as f64, "{sent}");
     let looked = Instant::now();
     assert_eq!(names_in(&pair.b("d/e")).len() as u64, files);
@@ -994,7 +995,8 @@ fn directory_is_held_until_another_mount_looks(kind: Kind) {
     }
     let recalls: Vec<Duration> = (0..20)
         .map(|at| {
-            // A mount holds no new directory for a while after a recall, longer after each that follows soon.
+            // After a recall, a mount holds no new directory for a while. Each recall that follows soon makes
+            // this time longer.
             fs::create_dir(pair.a(format!("r{at}"))).unwrap();
             (0..20).for_each(|file| make_held(&pair.a(format!("r{at}/{file}")), file));
             let looked = Instant::now();
@@ -1060,7 +1062,7 @@ fn killed_holder_loses_nothing(kind: Kind) {
         let _ = Command::new("umount").arg("-l").arg(&mnt).status();
         let found = names_in(&pair.b(&dir));
         eprintln!("{kind:?}: {} files after {made} were made", found.len());
-        // The file after those was created, and perhaps one more.
+        // The file with the number `made` was created too, and perhaps one more.
         assert!((made + 1..=made + 2).contains(&(found.len() as u64)), "{} after {made}", found.len());
         for (at, name) in found.iter().enumerate() {
             assert_eq!(*name, format!("{at:04}"));
@@ -1083,7 +1085,8 @@ fn server_killed_under_load_loses_nothing_with_sync_metadata(kind: Kind) {
 }
 
 /// A mount is stopped until another mount has removed its session and taken its locks. When it continues,
-/// fsync and write of its old file fail with EIO, the bytes of the new lock holder stay, and new files work.
+/// fsync and write on the file that was open fail with EIO, the bytes of the new lock holder stay, and files
+/// that are opened anew work.
 fn stopped_mount_never_overwrites_data_of_the_next_lock_holder(kind: Kind) {
     let Some(pair) = Pair::unmounted(kind, false) else { return };
     let (log, mnt, url) = (pair.place.text("log"), pair.place.mnt(), pair.url());
@@ -1170,7 +1173,7 @@ fn stopped_holder_loses_its_directories(kind: Kind) {
         found
     });
     let made = made.into_inner();
-    // If changes were lost that had been answered, this fsync fails.
+    // This fsync fails if changes that had been answered were lost.
     let synced = dir.sync_all();
     if (found.len() as u64) < made - 1 {
         assert_eq!(synced.unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));

@@ -158,7 +158,7 @@ fn nfs4_acl_tools_set_and_show_acls() {
     assert_eq!(get(&f).unwrap(), "A::1:r,A:g:1:x,A::OWNER@:rw", "names are stored as numbers");
 }
 
-/// The program `getent` of this test is the directory service.
+/// A script named `getent` stands for the directory service.
 #[test]
 fn names_of_a_directory_service_are_set_and_shown_and_no_request_waits_for_it_for_long() {
     let Some(volume) = nfs4(&[]) else { return };

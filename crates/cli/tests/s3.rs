@@ -1,6 +1,6 @@
 //! Mounts of a volume on a real S3 server, as root. `tests/s3/run.sh` starts the server and sets
 //! `LIMEN_TEST_S3` to a bucket and `LIMEN_TEST_S3_DIR` to the directory in which the server stores the
-//! bucket. With `LIMEN_TEST_S3=later`, the tests run in another step.
+//! bucket. With `LIMEN_TEST_S3=later`, the tests are skipped, because a later step runs them.
 
 mod common;
 

@@ -111,7 +111,7 @@ fn objects_are_spread_over_directories() {
     for number in 10..FILES {
         fs::remove_file(place.path(&format!("mnt/f{number}"))).unwrap();
     }
-    // An object that no file has is found in its bucket.
+    // gc removes an object that no file has, but only from the bucket to which its key belongs.
     place.umount(&[]).ok();
     let key = "chunks/0/4/4000_0_5";
     let at = disks.iter().map(|disk| disk.join(key));
@@ -159,7 +159,7 @@ fn missing_exchanged_or_foreign_bucket_is_refused_by_name() {
     fs::rename(&disks[1], place.path("kept")).unwrap();
     refused(&[names[1], "does not exist"]);
     assert!(!disks[1].exists());
-    // Like the mount point of a file system that is not mounted.
+    // An empty directory is like the mount point of a file system that is not mounted.
     fs::create_dir(&disks[1]).unwrap();
     refused(&[names[1], "it has no object limen-volume"]);
     assert_eq!(fs::read_dir(&disks[1]).unwrap().count(), 0);
@@ -174,7 +174,7 @@ fn missing_exchanged_or_foreign_bucket_is_refused_by_name() {
 
     exchange(&disks[0], &disks[2]);
     refused(&[names[0], "the bucket is number 3 of 3 of volume 'vol', not number 1 of 3"]);
-    // If a bucket has no marker, the exchanged ones are not marked together with it.
+    // If one bucket has no marker and others are exchanged, --adopt-store fails and marks no bucket.
     let marker = disks[1].join("limen-volume");
     let text = fs::read(&marker).unwrap();
     fs::remove_file(&marker).unwrap();
@@ -230,7 +230,7 @@ fn wrong_addresses_and_used_buckets_are_refused() {
         .failed(1, &["belongs to volume 'vol'", "d2"]);
 }
 
-/// An earlier limen took braces in the name of a directory as they are.
+/// Earlier versions of limen took braces in the name of a directory literally.
 #[test]
 fn directory_with_braces_in_its_name_is_one_bucket() {
     if !skip::is_root() {
@@ -268,7 +268,7 @@ fn number_of_buckets_changes_only_if_each_object_is_in_its_new_bucket() {
     let url = place.url();
     let to = |bucket: &str| -> Said { limen(&["config", &url, "--bucket", bucket]) };
     let old = place.status()["bucket"].clone();
-    // Each bucket as it is, and the same with one more: most objects are in the wrong one.
+    // Copy each bucket as it is, and add one more: most objects are then in the wrong bucket.
     let four = shards(&place, "new", 3);
     for (from, new) in [("disk0", "new0"), ("disk1", "new1"), ("disk2", "new2")] {
         copy(&place.path(from), &place.path(new));
@@ -278,7 +278,7 @@ fn number_of_buckets_changes_only_if_each_object_is_in_its_new_bucket() {
     to(&four).failed(1, &["new3", "limen-volume is missing"]);
     fs::copy(place.path("disk0/limen-volume"), place.path("new3/limen-volume")).unwrap();
     to(&four).failed(1, &["lacks ", " of 40 objects"]);
-    // Some of the buckets.
+    // Name only some of the buckets.
     to(&shards(&place, "disk", 1)).failed(1, &["also one of the volume's present buckets"]);
     to(&place.text("disk0")).failed(1, &["also one of the volume's present buckets"]);
     assert_eq!(place.status()["bucket"], old);
@@ -301,14 +301,14 @@ fn number_of_buckets_changes_only_if_each_object_is_in_its_new_bucket() {
     }
     verify(&place);
 
-    // To one bucket.
+    // Move to one bucket.
     copy_all(&place, &["new0", "new1", "new2", "new3"], &["one"]);
     to(&place.text("one")).ok();
     for name in ["new0", "new1", "new2", "new3"] {
         fs::remove_dir_all(place.path(name)).unwrap();
     }
     verify(&place);
-    // And to several again.
+    // Move to several buckets again.
     copy_all(&place, &["one"], &["disk0", "disk1", "disk2"]);
     to(&shards(&place, "disk", 2)).ok();
     fs::remove_dir_all(place.path("one")).unwrap();
@@ -333,7 +333,7 @@ fn another_address_must_lead_to_the_same_buckets_in_the_same_order() {
     place.mount(&[]).ok();
     links(["disk0", "disk2", "disk1"]);
     to().failed(1, &["also one of the volume's present buckets"]);
-    // One bucket is a copy, which the mount would not change.
+    // One link leads to a copy of a bucket, which the mount would not change.
     copy(&place.path("disk2"), &place.path("copy"));
     links(["disk0", "disk1", "copy"]);
     to().failed(1, &["mounted"]);

@@ -1,7 +1,7 @@
 //! Two mounts of one volume (`-o shared`), with processes on both: each mount sees the changes of the other,
 //! and locks, appended records and SQLite databases stay correct.
 //!
-//! `shared.py` does the calls of the programs, and reports the outcome of every call.
+//! `shared.py` makes the calls of the programs, and reports the outcome of every call.
 
 mod common;
 mod harness;
