@@ -208,7 +208,7 @@ fn mount_in_use_is_unmounted_only_lazily_or_by_force() {
     file.write_all(b"written after the lazy umount").unwrap();
     assert!(is_running(server));
     drop(file);
-    // `umount` waits for the process, which no longer serves a mount.
+    // The volume is unmounted already, so this `umount` only waits for the process.
     let _ = place.umount(&[]);
     soon("the process ends", || !is_running(server));
     place.mount(&[]).ok();

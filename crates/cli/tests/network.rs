@@ -834,7 +834,7 @@ fn overtaken(
         pair.proxy.cut(Cut::Answers);
         let is_overtaken = thread::scope(|scope| {
             let changing = scope.spawn(|| change(&pair));
-            // On a busy machine the second mount may send another request first, because its lease has expired.
+            // On a busy machine the second mount may send another request first, because its lease expired.
             let deadline = Instant::now() + Duration::from_secs(2);
             let is_sent = loop {
                 match (is_changed(&pair), Instant::now() < deadline) {

@@ -1,5 +1,5 @@
-//! Windows identities in the ACLs of a mounted volume: they are stored as SIDs, and match the callers that
-//! the volume's rules map them to, or nobody.
+//! Windows identities in the ACLs of a mounted volume: they are stored as SIDs, and match only the callers
+//! that the volume's rules map them to.
 
 mod common;
 mod harness;
@@ -191,7 +191,7 @@ fn full_domain_table_refuses_new_domains() {
 }
 
 const DOMAIN: &str = "S-1-5-21-1004336348-1177238915-682003330";
-/// RID 1105 of [`DOMAIN`], RID 513 of it, and RID 544 of S-1-5-32, with the rules of [`map`].
+/// RID 1105 of [`DOMAIN`], RID 513 of it, and RID 544 of S-1-5-32, as the rules of [`map`] map them.
 const ANN_UID: u32 = 101_105;
 const STAFF_GID: u32 = 100_513;
 const ADMINS_GID: u32 = 200_544;
@@ -233,7 +233,8 @@ fn shared() -> Option<Mounted> {
         let done = Command::new("nfs4_setfacl").args(["-s", acl]).arg(volume.at(path)).output().unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     };
-    // The entry that denies comes first, and the flag of a group is not needed.
+    // The DENY entry comes first. It names a group without the group flag, which an entry for a SID does not
+    // need.
     let acl = format!("D::{ADMINS}:rwx,A:g:{STAFF}:rxtncy,A::{ANN}:rwxatTnNcCy,A::OWNER@:rwaxDtTnNcCoy");
     set("team", &acl);
     set("team/f", &acl);
@@ -276,7 +277,7 @@ fn entries_for_domains_decide_for_mapped_callers() {
     for _ in 0..3 {
         assert!(!may_read() && as_user(ANN_UID, 9, || fs::read(&f).is_err()));
     }
-    // A mount that runs applies rules that are added and removed, even to what the kernel has cached.
+    // A running mount applies added and removed rules, even to what the kernel has cached.
     map(&volume);
     wait_until(may_read);
     wait_until(|| as_member(7, 9, &[STAFF_GID, ADMINS_GID], || fs::read(&f).is_err()));

@@ -73,7 +73,7 @@ fn a_collector_gets_each_request_with_what_it_waited_for() {
     fs::create_dir(place.path("mnt/d")).unwrap();
     fs::write(place.path("mnt/d/f"), vec![1; 3 << 20]).unwrap();
     fs::File::open(place.path("mnt/d/f")).unwrap().sync_all().unwrap();
-    // The mount sends what is left before it ends.
+    // The mount sends the remaining spans before it ends.
     place.umount(&[]).ok();
     TcpStream::connect(address).unwrap().write_all(b"GET /end HTTP/1.1\r\n\r\n").unwrap();
     let spans = collector.join().unwrap();

@@ -222,7 +222,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
 }
 
-/// The objects of blocks below the directory of a store.
+/// The block objects below the directory of a store.
 fn objects(store: &Path) -> Vec<PathBuf> {
     let listed = Command::new("find").arg(store.join("chunks")).args(["-type", "f"]).output().unwrap();
     String::from_utf8(listed.stdout).unwrap().lines().map(PathBuf::from).collect()

@@ -1,6 +1,6 @@
 //! Volumes on kinds of object stores other than directories and S3: WebDAV, SFTP, Azure Blob Storage and
-//! Google Cloud Storage. Each test starts a server or an emulator (crate `servers`). And two mounts whose
-//! object store stops answering.
+//! Google Cloud Storage. Each test starts a server or an emulator (crate `servers`). One test has two mounts
+//! whose object store stops answering.
 
 mod common;
 
@@ -29,7 +29,7 @@ impl Volume {
         Volume::at(kind, str::to_owned)
     }
 
-    /// As [`Volume::new`]. `place` makes the address of the volume from that of the store.
+    /// As [`Volume::new`]. `place` derives the volume's bucket from the store's.
     fn at(kind: StoreKind, place: impl Fn(&str) -> String) -> Option<Volume> {
         if !skip::is_root() {
             return None;
@@ -393,7 +393,7 @@ macro_rules! on {
 }
 
 on!(webdav, StoreKind::Webdav, &[("WEBDAV_PASSWORD", "hunter2")], &["login"]);
-// The user's own configuration has no key for this server.
+// This PATH does not find the test's ssh, and the user's own configuration has no key for the server.
 on!(sftp, StoreKind::Sftp, &[("PATH", "/usr/bin:/bin")], &["login"]);
 on!(azblob, StoreKind::Azblob, &[("AZURE_STORAGE_KEY", "aHVudGVyMg==")], &["login"]);
 // The emulator checks no credentials; this address is one at which no server listens.

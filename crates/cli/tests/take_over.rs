@@ -160,7 +160,8 @@ fn change_names(path: &Path, stop: &AtomicBool) -> (u64, Duration) {
     })
 }
 
-/// A program that runs until the file `stop` exists; then it verifies its work, and prints how much it was.
+/// A program that runs until the file `stop` exists. Then it verifies its work, and prints how many steps it
+/// has made.
 fn program(name: &str, args: &[&str], directory: &Path) -> Option<Child> {
     let mut command = Command::new(name);
     command.args(args).current_dir(directory).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -257,7 +258,7 @@ fn open_things_stay(kind: Option<Kind>, options: &'static str) {
             let own = lock();
             flock(&own, FlockOperation::LockExclusive).unwrap();
             granted.store(true, Ordering::SeqCst);
-            // A close releases the lock a moment later.
+            // Unlock explicitly, because a close releases the lock only a moment later.
             flock(&own, FlockOperation::Unlock).unwrap();
         });
         thread::sleep(MOMENT);
@@ -402,7 +403,7 @@ fn what_cannot_be_taken_over_says_why_and_goes_on() {
     let said = Said::from(inherits.args([&mount.url, &mnt]).output().unwrap());
     said.failed(1, &["descriptor 7", "close it"]);
     assert_eq!(fs::read_to_string(mount.at("f")).unwrap(), "served");
-    // A program that uses the mount does not keep it from being taken over by -d.
+    // A program that uses the mount does not prevent a take-over with -d.
     let _busy = File::open(mount.at("f")).unwrap();
     let said = limen(&["mount", "-d", "--take-over", &mount.url, &mnt]).ok();
     assert!(said.contains("was taken over") && said.contains(&mount.place.text("log")), "{said}");
@@ -467,8 +468,8 @@ fn users_take_over_their_own_mounts_only() {
     by(OWNER, &["umount", &mnt]).ok();
 }
 
-/// The process that takes the mount over says so to systemd before the old one ends, and the port of the
-/// metrics stays. `limen stats` goes on with the counters of the new process.
+/// The process that takes the mount over tells systemd its process ID before the old one ends, and the port
+/// of the metrics stays the same. `limen stats` goes on with the counters of the new process.
 #[test]
 fn the_service_manager_and_the_metrics_follow() {
     let Some(mount) = Mount::new(None, "transport=auto") else { return };
@@ -577,7 +578,7 @@ fn filtered_listings_stay_filtered() {
     mount.end();
 }
 
-/// The kernel keeps attributes for 60 seconds, unless it is told that they changed.
+/// The kernel keeps attributes for 60 seconds, unless it is notified that they have changed.
 #[test]
 fn changes_of_another_mount_during_the_hand_over_are_not_missed() {
     const FILES: u32 = 300;
@@ -615,8 +616,8 @@ fn changes_of_another_mount_during_the_hand_over_are_not_missed() {
     mount.end();
 }
 
-/// Over io_uring, a mount that is paused has sent requests to itself, which are not answered before it continues. They must
-/// not keep the connection to the kernel open.
+/// To pause a mount over io_uring, its process wakes the workers by requests to the mount itself, which stay
+/// unanswered until it continues. They must not keep the connection to the kernel open.
 #[test]
 fn a_mount_ends_if_its_process_is_killed_while_it_is_paused() {
     let Some(mount) = Mount::new(None, "transport=auto") else { return };
@@ -665,7 +666,7 @@ fn the_new_process_serves_if_the_old_one_is_killed_after_it_has_described_the_mo
             let (mut front, _) = listener.accept().unwrap();
             let mut behind = UnixStream::connect(&real).unwrap();
             fs::remove_file(real).unwrap();
-            // The request, the greeting, what is wanted.
+            // Relay the request, the greeting, and the wanted options.
             behind.write_all(line_of(&front).as_bytes()).unwrap();
             front.write_all(line_of(&behind).as_bytes()).unwrap();
             behind.write_all(line_of(&front).as_bytes()).unwrap();

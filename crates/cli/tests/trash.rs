@@ -122,7 +122,7 @@ fn an_overwritten_file_is_restored_elsewhere() {
     for version in ["first", "second", "third"] {
         fs::write(m.at("f.tmp"), version).unwrap();
         fs::rename(m.at("f.tmp"), &file).unwrap();
-        // The times of two removals differ.
+        // Wait, so that the times of two removals differ.
         thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(names(&m.place.mnt()), ["f", "f"]);
@@ -182,7 +182,8 @@ fn users_see_and_purge_only_their_own() {
     assert_eq!((purged["files"].as_u64(), purged["failed"].as_u64()), (Some(1), Some(0)));
     assert_eq!(hours("0"), 0);
 
-    // The directory of a user in the trash has another number than this mount shows.
+    // A user's directory in the trash is named after the user ID in the volume, which is not the ID that this
+    // mount shows.
     m.remount_with(&["--uid-map", "0:0:1,1000:201000:100", "--gid-map", "0:0:1,1000:201000:100"]);
     let as_mapped = |args: &[&str]| {
         let mut all = vec!["--reuid", "201000", "--regid", "201000", "--clear-groups", common::LIMEN];
@@ -269,7 +270,8 @@ fn rmr_skips_the_trash_and_says_what_is_left_there() {
         .failed(1, &["does not show the root", "mount the whole volume"]);
     assert!(m.at("f").exists());
     m.place.umount(&[]).ok();
-    // The directory of the owner in the trash has another number than this mount shows.
+    // The owner's directory in the trash is named after the user ID in the volume, which is not the ID that
+    // this mount shows.
     m.place.mount(&["--uid-map", "0:0:1,1000:201000:100"]).ok();
     fs::write(m.at("mapped"), "x").unwrap();
     chown(m.at("mapped"), Some(201_007), None).unwrap();
@@ -333,8 +335,8 @@ fn an_open_file_is_deleted_and_the_rest_survives_a_kill() {
     fsck(&m.place);
 }
 
-/// The kernel sends RELEASE after close(2) has returned. Until then, the file is open, and is deleted instead of moved to the
-/// trash.
+/// The kernel sends RELEASE after close(2) has returned. Until it arrives, the file counts as open, and its
+/// removal deletes it instead of moving it to the trash.
 fn wait_for_release() {
     std::thread::sleep(std::time::Duration::from_millis(100));
 }

@@ -179,7 +179,7 @@ fn lookups_in_directories_that_everybody_may_search_are_counted() {
     let counted = |after: [u64; 2]| [after[0] - before[0], after[1] - before[1]];
     // The directories themselves are in the root, which everybody may search.
     assert_eq!(counted(volume.searches()), [22, 5]);
-    // The result follows the permissions.
+    // The counters follow the permissions.
     set(&volume.at("closed"), "A::OWNER@:rwaxD,A::EVERYONE@:x").unwrap();
     (5..10).for_each(|n| assert!(fs::metadata(volume.at(&format!("closed/{n}"))).unwrap().is_file()));
     set(&volume.at("closed"), "A::OWNER@:rwaxD,D::7:x,A::EVERYONE@:x").unwrap();

@@ -159,7 +159,7 @@ fn blocks_are_not_uploaded_to_the_store_of_another_volume() {
     };
     fs::rename(&own, &aside).unwrap();
     limen(&["format", &other, "other", "--storage", "file", "--bucket", own.to_str().unwrap()]).ok();
-    // The other volume is in use, so objects can be written to it.
+    // The store has the directory tmp, like one in use, so that objects could be written to it.
     fs::create_dir_all(own.join("tmp")).unwrap();
     fs::create_dir_all(aside.join("chunks")).unwrap();
     for _ in 0..5 {
