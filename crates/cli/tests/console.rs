@@ -952,7 +952,7 @@ fn three_clicks_say_why_a_colleague_cannot_open_a_file() {
     picture("usage.png", 1200, 960, false);
     browser.click_link("projects");
     assert!(browser.address().contains("/usage?path=/projects"), "{}", browser.address());
-    // The mount has work while its figures are read.
+    // Keep the mount busy while its figures are read.
     let looks = std::thread::scope(|scope| {
         let work = scope.spawn(|| {
             for round in 0..60 {

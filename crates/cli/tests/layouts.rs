@@ -35,7 +35,7 @@ fn volume(version: i64) -> Place {
     place
 }
 
-/// The statements that create the volume of a file. Stores its objects.
+/// Returns the statements of a fixture file, which create a volume, and stores the objects of that volume.
 fn fixture(place: &Place, name: &str) -> String {
     let file = format!("{LAYOUTS}/{name}");
     let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file}: {error}"));
@@ -188,7 +188,7 @@ fn a_kill_during_the_conversion_changes_nothing_and_the_next_open_converts() {
     }
 }
 
-/// An older limen refuses a volume of today in the same way: it has this code with a smaller number.
+/// An older limen refuses a volume of today in the same way: it has this code with a smaller `VERSION`.
 #[test]
 fn a_newer_volume_is_refused_by_name_and_stays_as_it_is() {
     let place = volume(VERSION);

@@ -41,7 +41,7 @@ const ENFORCED_WITHIN: Duration = Duration::from_secs(2);
 const ENFORCED_AT_LAST: Duration = Duration::from_secs(20);
 /// A mount whose stream works learns of a change within this number of polls. Two polls suffice, but threads
 /// that wait for a CPU may see the old state for longer. Within [`ENFORCED_AT_LAST`] there are at least 200
-/// polls.
+/// polls, so this bound is the stricter one.
 const NOTIFIED_WITHIN_POLLS: u64 = 100;
 
 /// A volume that is mounted twice, the second time through a proxy.
@@ -263,7 +263,6 @@ fn mdtest_counts_one_engine_call_for_each_operation(kind: Kind) {
     limen(&["fsck", "--data", &url]).ok();
 }
 
-/// Waits until `holds`.
 #[track_caller]
 fn until(holds: impl Fn() -> bool) {
     let began = Instant::now();

@@ -28,7 +28,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&limen(args).ok()).unwrap()
 }
 
-/// Writes a file and stores its data, which may fail.
+/// Writes a file and syncs it, so that an error in storing the data is returned.
 fn store(path: &Path, len: usize) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(&vec![1; len])?;

@@ -1,4 +1,4 @@
-//! `limen mount --take-over`: programs go on while another process takes their mount over.
+//! `limen mount --take-over`: programs continue to run while another process takes over their mount.
 
 mod common;
 mod harness;
@@ -144,7 +144,7 @@ fn write_and_read(path: &Path, stop: &AtomicBool) -> (u64, Duration) {
     })
 }
 
-/// Creates, renames and removes files, in a directory that is made meanwhile.
+/// Creates, renames and removes files, in a directory that it creates.
 fn change_names(path: &Path, stop: &AtomicBool) -> (u64, Duration) {
     fs::create_dir(path).unwrap();
     repeat(stop, |n| {
@@ -195,7 +195,7 @@ assert db.execute('PRAGMA integrity_check').fetchone()[0] == 'ok'
 assert db.execute('SELECT count(*) FROM t').fetchone()[0] == n
 print(n)";
 
-/// Each program goes on while the process that serves the mount is replaced several times.
+/// Each program continues to run while the process that serves the mount is replaced several times.
 fn programs_go_on(kind: Option<Kind>, options: &'static str) {
     let Some(mount) = Mount::new(kind, options) else { return };
     let (stop, programs) = (AtomicBool::new(false), mount.at("programs"));
@@ -547,7 +547,7 @@ fn blocks_that_wait_for_upload_are_uploaded_after_the_hand_over() {
     limen(&["fsck", "--data", &place.url()]).ok();
 }
 
-/// A listing that shows each caller only what it may read goes on for the caller that began it.
+/// A listing that has begun continues to show its caller only the entries that the caller may read.
 #[test]
 fn filtered_listings_stay_filtered() {
     let Some(mount) = Mount::new(None, "transport=auto,abe") else { return };
