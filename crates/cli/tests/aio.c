@@ -2,8 +2,7 @@
  * tests/data.rs.
  *
  *   aio PATH EPISODES   prints two counts of pages with outdated bytes after all writes of an episode have
- *                       completed: pages that read(2) returns at once, and pages that a mapping still shows
- *                       after two seconds
+ *                       completed: pages from read(2) at once, and pages in a mapping after two seconds
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -103,7 +103,7 @@ fn a_copy_looks_like_its_source_and_outlives_it() {
     let (src, dst) = (volume.at("src"), volume.at("a/dst"));
     fill(&src);
     fs::create_dir(volume.at("a")).unwrap();
-    // The kernel now caches that the name does not exist, and that the directory is empty.
+    // Fill the kernel's caches: the name does not exist, and the directory is empty.
     assert!(!dst.exists());
     assert_eq!(fs::read_dir(volume.at("a")).unwrap().count(), 0);
     // This data is only in the memory of the mount.

@@ -187,7 +187,7 @@ const IDLE_REQUESTS_PER_S: f64 = 3.0;
 fn each_operation_costs_at_most_one_round_trip(kind: Kind) {
     let Some(pair) = Pair::new(kind, false, &[]) else { return };
     // If a busy machine delays the stream of changes for longer than the lease, a mount reads everything
-    // again. An operation that really needs more than one round trip needs them in each attempt, so one cheap
+    // again. But an operation that needs more than one round trip needs them in each attempt, so one cheap
     // attempt suffices.
     let is_cheap = (0..3).any(|attempt| costly_operations(&pair, kind, attempt).is_empty());
     assert!(is_cheap, "{kind:?}: the output names the operations that cost more");
