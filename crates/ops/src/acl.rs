@@ -19,9 +19,9 @@ pub enum AclType {
 /// Sets an ACL, or removes it (`None`). Removing an ACL that does not exist succeeds. Equivalent to
 /// `set_posix_acl`.
 ///
-/// An access ACL sets the mode, and is stored only if it is not equivalent to the mode. `kill_sgid` is the
-/// kernel's answer whether the SGID bit must be removed, because the caller is not in the owning group and
-/// lacks `CAP_FSETID`.
+/// An access ACL sets the mode, and is stored only if it is not equivalent to the mode. The kernel sets
+/// `kill_sgid` if the SGID bit must be removed because the caller is not in the owning group and lacks
+/// `CAP_FSETID`.
 ///
 /// # Errors
 /// - EOPNOTSUPP: the volume does not have POSIX ACLs.

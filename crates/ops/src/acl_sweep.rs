@@ -8,11 +8,12 @@ use crate::acl::text_of;
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
-/// Makes this session the only one that condemns and removes ACLs, and begins a step of its work. From the
-/// start of the second walk over the inodes until the removal, neither another tool nor a late request of an
-/// earlier step may condemn an ACL again. The reason: an inode that the walk has passed may have begun to
-/// refer to the ACL, which ended the condemnation. If the ACL were condemned again, it would be removed
-/// although it is in use. So each request is guarded by its step.
+/// Makes this session the only one that condemns and removes ACLs, and begins a step of its work.
+///
+/// Each request is guarded by its step, because from the start of the second walk over the inodes until the
+/// removal, neither another tool nor a late request of an earlier step may condemn an ACL again. An inode
+/// that the walk has passed may have begun to refer to the ACL, which ended the condemnation. An ACL that is
+/// then condemned again would be removed although it is in use.
 ///
 /// # Errors
 /// EBUSY: another session has begun since the step before. Step 0 takes the work over from any other session.
@@ -49,9 +50,9 @@ fn require_step(view: &mut View<'_>, session: SessionId, step: u32) -> Result<()
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclSweep {
     Condemn,
-    /// Drops those that are still condemned.
+    /// Removes the ACLs that are still condemned.
     Drop,
-    /// Ends the condemnation of those that are in use.
+    /// Ends the condemnation of ACLs that are in use.
     Keep,
 }
 
@@ -81,7 +82,7 @@ impl Op for SweepAcls<'_> {
                     Ok(acl) => {
                         effects.extend(acl.map(|acl| Effect::PutAcl { id, text: text_of(&acl).into() }));
                     }
-                    // It is corrupt, or another tool has dropped it.
+                    // The ACL is corrupt, or another tool has removed it.
                     Err(PlanStop::Failed(Errno::EIO)) => {}
                     Err(stop) => return Err(stop),
                 },

@@ -68,7 +68,7 @@ impl Op for ClaimBackup {
     }
 }
 
-/// Notes that a claimed backup is complete. Does nothing if a later one was claimed meanwhile.
+/// Records that a claimed backup is complete. Does nothing if a later backup was claimed meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub struct FinishBackup {
     pub began: Time,

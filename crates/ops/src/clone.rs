@@ -45,8 +45,8 @@ impl CloneSource {
         CloneSource { ino, kind, size, has_xattrs: inode.xattr_blocks > 0 }
     }
 
-    /// The records of the source, without the inode. `known` is the inode, which may have changed since the
-    /// source was listed: the file may be longer now, or have extended attributes now.
+    /// The keys of the source's records, without the inode. `known` is the inode as it is known now. It may
+    /// have changed since the source was listed: the file may be longer, or may have got extended attributes.
     fn keys(&self, known: Option<Inode>, max_chunks: u64) -> impl Iterator<Item = RecordKey> + use<> {
         let ino = self.ino;
         let size = known.map_or(0, |inode| inode.size).max(self.size);
@@ -122,15 +122,15 @@ impl Op for BeginClone {
     }
 }
 
-/// An entry of a directory to copy.
+/// A directory entry to copy.
 #[derive(Clone, Debug)]
 pub struct CloneEntry {
     pub source: CloneSource,
-    /// The directory of the copy.
+    /// The directory in the copy that gets the entry.
     pub parent: Ino,
     pub name: Name,
-    /// The number of the copy: one that no inode ever had, or, if `is_linked`, the same for each name of the
-    /// source.
+    /// The inode number of the copy. No inode had it before, but if `is_linked`, each name of the source
+    /// gives the same number.
     pub ino: Ino,
     /// Whether the source has several names. The copy is made with the first of them, and linked with the
     /// others.
@@ -148,8 +148,7 @@ pub enum ClonedEntry {
     Linked,
 }
 
-/// Copies entries of directories into directories of an unfinished copy. Replies with the result for each
-/// entry.
+/// Copies directory entries into directories of an unfinished copy. Replies with the result for each entry.
 ///
 /// # Errors
 /// ESTALE if the session that began the copy has ended; ENOENT if a directory of the copy does not exist; EIO
@@ -344,7 +343,7 @@ impl Op for EndClone {
 /// An inode that loses its last name is removed too. A directory among the entries must be empty.
 ///
 /// # Errors
-/// ENOTEMPTY if a directory has entries.
+/// ENOTEMPTY if a directory among the entries is not empty.
 #[derive(Debug)]
 pub struct Prune<'a> {
     pub dir: Ino,
@@ -425,9 +424,9 @@ fn copy(source: &Inode, ino: Ino, dir: &Inode, max_chunks: u64, ctx: &Ctx<'_>) -
 
 /// The effects that make copies, and the number of blocks that the copies take.
 struct Copies {
-    /// The new inodes. They are the first effects of the transaction, because an SQL server applies all its
-    /// effects together only if no inode, which might replace another one and so release slices, comes after
-    /// a slice that is shared.
+    /// The new inodes. They are the first effects of the transaction. An SQL server applies all effects
+    /// together only if no new inode comes after a shared slice, because a new inode may replace another one
+    /// and so release slices.
     inodes: Vec<Inode>,
     effects: Vec<Effect>,
     blocks: u64,
@@ -510,8 +509,8 @@ mod tests {
     use crate::testing::Direct;
     use crate::{Make, MakeKind, Write};
 
-    /// If an inode came after a slice that is shared, an SQL server would apply the effects on each file by
-    /// themselves, and search all effects for them: 20 times slower for files with blocks.
+    /// If an inode came after a shared slice, an SQL server would apply the effects of each file separately,
+    /// and search all effects for those of the file. That is 20 times slower for files with blocks.
     #[test]
     fn new_inodes_are_the_first_effects() {
         let direct = Direct::new();

@@ -119,7 +119,7 @@ impl Op for MoveStore {
     }
 }
 
-/// How often the volume has moved to a copy of its objects.
+/// The number of times that the volume has moved to a copy of its objects.
 pub(crate) fn moves(view: &mut View<'_>) -> Result<u64, PlanStop> {
     match view.setting(Volume::MOVES)? {
         None => Ok(0),

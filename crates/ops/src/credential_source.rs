@@ -6,8 +6,8 @@ use std::sync::Arc;
 use acl::credential::Credential;
 use types::{Caps, Errno};
 
-/// A caller whose access the daemon must check. Groups and capabilities take time to find out, so they are
-/// requested only if the decision depends on them.
+/// A caller whose access the daemon must check. It takes time to read the groups and capabilities, so they
+/// are requested only if the decision depends on them.
 pub trait CredentialSource: Send + Sync + fmt::Debug {
     fn uid(&self) -> u32;
 
@@ -24,6 +24,6 @@ pub trait CredentialSource: Send + Sync + fmt::Debug {
     /// decides for the same caller.
     ///
     /// # Errors
-    /// EACCES if they cannot be found out, because an unknown caller gets no access.
+    /// EACCES if they cannot be read, because an unknown caller gets no access.
     fn identity(&self) -> Result<(Arc<Credential>, Caps), Errno>;
 }

@@ -37,7 +37,7 @@ impl KnownRecords for OwnReads {
 pub enum Key {
     Inode(Ino),
     Dirent(Ino, Name),
-    /// The part of a directory that a cache holds completely. No plan looks this up.
+    /// How much of a directory's listing a cache holds. No plan looks this up.
     Listed(Ino),
     Empty(Ino),
     Xattrs(Ino),
@@ -82,7 +82,7 @@ pub struct InheritKey {
 }
 
 impl Key {
-    /// The key that an engine answers with this record. `None` for what is computed from other records.
+    /// The key by which an engine returns this record; `None` if no engine stores it.
     pub fn to_read(&self) -> Option<RecordKey> {
         Some(match self {
             Key::Inode(ino) => RecordKey::Inode(*ino),
@@ -153,8 +153,8 @@ pub enum Value {
     Usage(Usage),
     Locks(Arc<[Lock]>),
     Waits(Arc<[LockWait]>),
-    /// Cached because of its rule, which names the next quota of the chain. Guards confirm that. The usage in
-    /// the record may be out of date.
+    /// Cached because of its rule, which names the next quota of the chain. A plan guards the next quota. The
+    /// usage in the record may be out of date.
     Quota(Option<Quota>),
     /// The record changed, and the new value is not known.
     Unknown,

@@ -19,7 +19,7 @@ const MAX_LINKS: u32 = i32::MAX as u32;
 /// allow it.
 ///
 /// The kernel's check of the inode itself (`may_linkat`, `fs.protected_hardlinks`) is not repeated, although
-/// its attributes may be out of date: the caller could have made the link just before they changed.
+/// the kernel's attributes may be out of date: the caller could have made the link just before they changed.
 ///
 /// # Errors
 /// - ENOENT: the directory does not exist.

@@ -96,7 +96,7 @@ impl Ctx<'_> {
     /// Whether the caller may search every directory.
     ///
     /// # Errors
-    /// EACCES if the answer depends on the caller's groups, and these cannot be found out.
+    /// EACCES if the answer depends on the caller's groups, and these cannot be read.
     fn traverses(&self) -> Result<bool, Errno> {
         match self.authority {
             Authority::Kernel { .. } | Authority::Anyone => Ok(false),
@@ -359,8 +359,8 @@ impl Op for GetNfs4Acl {
 }
 
 /// Reads the POSIX ACL that the kernel is shown in place of an inode's NFSv4 ACL. If some users may search
-/// every directory, the kernel is also shown one in place of a directory's mode. `None` if the mode alone is
-/// exact.
+/// every directory, the kernel is also shown a POSIX ACL for a directory that has only a mode. `None` if the
+/// mode alone is exact.
 ///
 /// # Errors
 /// EIO if the ACL is missing or corrupt.

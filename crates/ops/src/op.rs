@@ -20,7 +20,7 @@ pub trait Op {
     /// lifetime.
     const READ: bool = false;
     /// Whether the client's cache takes the records that the operation reads and changes. If not, the
-    /// operation must change no cached record, because the cache does not take the change either.
+    /// operation must not change a record that may be cached, because the cache would keep the old one.
     const IS_REMEMBERED: bool = true;
 
     /// Decides what to do. It is called again, with more or newer records, after [`PlanStop::Missing`] and

@@ -248,8 +248,8 @@ pub(crate) fn tag_in(dir: &Inode, inode: &Inode) -> QuotaTag {
 /// directory in the outer quota. An empty directory can also be moved into the trash and out of it.
 ///
 /// # Errors
-/// EXDEV for a directory that would have to change its tag, and for a file with several names. The errors of
-/// XFS for project quotas are the same (`xfs_rename`).
+/// EXDEV for a directory that would have to change its tag, and for a file with several names. XFS returns
+/// the same error for project quotas (`xfs_rename`).
 pub(crate) fn move_between(
     view: &mut View<'_>,
     inode: &Inode,
@@ -284,7 +284,8 @@ pub(crate) fn move_between(
 }
 
 /// The directory quotas from this one outwards, each with the next one. An inode that refers to a quota which
-/// does not exist counts in none, until `limen quota check` repairs it.
+/// does not exist counts in no directory quota, until `limen quota check --repair` creates that quota without
+/// limits.
 ///
 /// # Errors
 /// EIO if the chain has more than [`MAX_NESTED_QUOTAS`] quotas: it is then a cycle, which only damage can

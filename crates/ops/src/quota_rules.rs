@@ -1,13 +1,14 @@
 //! Quotas as an administrator sets them: their rules, and the tags of the inodes that existed before the
 //! quota.
 //!
-//! All changes of rules are serialized by one setting, which is also the next id of a directory quota.
+//! All changes of rules are serialized by guards on one setting, which holds the next id of a directory
+//! quota.
 //!
 //! A walk gives inodes the tag of a new quota, or takes it away ([`Retag`]): each directory before its
 //! entries, and entries only while they are in that directory. An inode that gets a name in a directory with
 //! the tag gets the tag at once, and moving a directory without the tag there fails with EXDEV (see
-//! [`crate::quota`]). So one walk meets all inodes, whatever other clients change meanwhile. After a crash
-//! another walk can begin anew, because it skips the inodes that are done.
+//! [`crate::quota`]). So one walk reaches all inodes, whatever other clients change meanwhile. After a crash
+//! another walk can begin again, because it leaves inodes alone that have the tag already.
 
 use meta::{Access, Effect, Inode, Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag, RecordKey};
 use types::{Errno, Ino, Name, QuotaId};

@@ -1,4 +1,4 @@
-//! Operations that only read: lookup, getattr, readlink, and reads of what is stored with an inode.
+//! Operations that only read: lookup, getattr, readlink, and reads of the records that belong to an inode.
 
 use std::sync::Arc;
 

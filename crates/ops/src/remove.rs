@@ -173,7 +173,7 @@ impl<O: Op<Reply: Unlinks>> Op for DeleteOnlyFile<'_, O> {
 /// # Errors
 /// - ENOENT, ENOTDIR, ENOENT, EIO, ESTALE, EACCES, EPERM: as [`Unlink`].
 /// - ENOTDIR: the name does not refer to a directory.
-/// - EBUSY: it is the root of the trash.
+/// - EBUSY: the directory is the root of the trash.
 /// - ENOTEMPTY: the directory has entries.
 #[derive(Debug)]
 pub struct Rmdir {

@@ -27,8 +27,6 @@ impl Op for BeginSession {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
         let announced = announced(view)?;
         if announced.is_none()
-            // The volume may have moved to another store, or its database may have been restored from a
-            // backup.
             && (view.setting("uuid")?.as_ref() != Some(&ctx.volume.uuid) || moves(view)? != ctx.volume.moves
                 || view.setting(Volume::LOADED)?.unwrap_or_default() != ctx.volume.loaded)
         {
@@ -91,7 +89,8 @@ impl Op for RemoveSession {
     }
 }
 
-/// Begins a term of a session, and ends the terms `ended`. All operations of an ended term must have answers.
+/// Begins a term of a session, and ends the terms `ended`. All operations of these terms must have been
+/// answered.
 #[derive(Clone, Debug)]
 pub struct BeginTerm {
     pub session: SessionId,

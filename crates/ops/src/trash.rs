@@ -3,10 +3,10 @@
 //! If the volume has a trash ([`Volume::trash_days`](meta::Volume::trash_days)), an inode that would be
 //! deleted with its last name gets a name in the trash instead, in the same transaction ([`keep`]). The names
 //! are `/.trash/UID/YYYY-MM-DD-HH/PARENT-INO-NAME`: the uid of the inode, the hour of the removal in UTC, the
-//! numbers of its directory and of itself, and its name. The first directory is [`Ino::TRASH`], which no
-//! entry of the root names: [`View::dirent`] knows the name. The directories of a uid and of its hours belong
-//! to that user and have the mode 0700. So ordinary mode bits protect the trash, and all that users do there
-//! is done by the ordinary operations.
+//! numbers of its directory and of itself, and its name. `/.trash` is [`Ino::TRASH`]. The root has no stored
+//! entry for it, so [`View::dirent`] resolves the name. The directories of a uid and of its hours belong to
+//! that user and have the mode 0700. So ordinary mode bits protect the trash, and users work there with the
+//! ordinary operations.
 //!
 //! Everything in the trash counts in one directory quota, [`QuotaId::TRASH`], which has no limits. So the tag
 //! of an inode says whether it is in the trash. A file that is removed there is deleted.
@@ -172,7 +172,7 @@ impl<O: Op> Op for WithTrash<'_, O> {
 /// Deletes entries of a directory in the trash, and their inodes. A directory among them must be empty.
 ///
 /// # Errors
-/// EPERM if the directory is not in the trash; ENOTEMPTY if a directory has entries.
+/// EPERM if the directory is not in the trash; ENOTEMPTY if a directory among the entries is not empty.
 #[derive(Debug)]
 pub struct EmptyTrash<'a>(pub Prune<'a>);
 

@@ -479,7 +479,7 @@ impl<'a> View<'a> {
         lookup!(self, Usage)
     }
 
-    /// Adds a guard for a record that was not looked up.
+    /// Adds a guard, unless the same guard was added before.
     pub fn guard(&mut self, guard: Guard) {
         #[cfg(test)]
         STEPS.set(STEPS.get() + self.guards.len() as u64);
@@ -492,7 +492,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// As [`View::guard`], for a guard that the plan adds only once. There may be many such guards.
+    /// As [`View::guard`], for a guard that the plan adds only once. It is not compared with the others,
+    /// because there may be many.
     pub fn guard_once(&mut self, guard: Guard) {
         if self.is_guarded {
             self.guards.push(guard);

@@ -11,7 +11,7 @@ use crate::view::{PlanStop, View};
 /// The longest value in bytes (`XATTR_SIZE_MAX`, limits.h).
 const MAX_VALUE_BYTES: usize = 65_536;
 
-/// Whether the attribute may exist (`Set`), must not exist (`Create`) or must exist (`Replace`) before:
+/// Whether the attribute may exist already (`Set`), must not exist (`Create`) or must exist (`Replace`); see
 /// `setxattr(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrMode {

@@ -13,8 +13,8 @@ impl View<'_> {
         self.own = own;
     }
 
-    /// Uses the stored records of directories that other sessions hold, instead of stopping there: nobody else can change
-    /// them meanwhile.
+    /// Uses the stored records of directories that other sessions hold, instead of stopping there. The other
+    /// clients of the embedded engine see only what the holder has committed.
     pub fn trust_held(&mut self) {
         self.trusts_held = true;
     }

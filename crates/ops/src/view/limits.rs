@@ -1,5 +1,5 @@
-//! Limits of the volume and of quotas, and whether a directory is empty. No guard can confirm that such a
-//! requirement fails.
+//! Requirements whose failure no guard can confirm: room below the limits of the volume and of quotas, and
+//! that a directory is empty.
 
 use meta::{Guard, Quota, QuotaKey, QuotaRule, RecordKey};
 use types::{Ino, QuotaId};
@@ -9,9 +9,9 @@ use crate::known::{Key, Value};
 
 impl View<'_> {
     /// Whether the plan may fail because the volume or a quota is full, or because a directory is not empty.
-    /// No guard can confirm these facts. If the records are of several moments, the error may be right at
-    /// none of them. The plan then assumes the opposite, and adds a guard that checks the assumption. If the
-    /// guard fails, the conflict returns records of one moment.
+    /// No guard can confirm these facts. If the records are of several moments, there may be no moment at
+    /// which the error was right. The plan then assumes the opposite, and adds a guard that checks the
+    /// assumption. If the guard fails, the conflict returns records of one moment.
     fn may_refuse(&self) -> bool {
         !self.assumed && (self.is_exclusive || (self.is_snapshot && !self.used_known))
     }
