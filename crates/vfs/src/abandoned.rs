@@ -29,7 +29,7 @@ pub(crate) struct Abandoned {
 #[derive(Debug)]
 struct Flush {
     ino: Ino,
-    /// Locked while the flush is canceled, so that nothing newer of the file is committed meanwhile.
+    /// Locked while the flush is canceled, so that no newer data of the file is committed meanwhile.
     in_doubt: Mutex<Option<InDoubtTxn>>,
     is_settled: AtomicBool,
 }

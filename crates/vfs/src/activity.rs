@@ -1,4 +1,4 @@
-//! Counts since a mount started, and its present state: those that only the VFS knows.
+//! Counts since a mount started, and its present state, as far as only the VFS knows them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

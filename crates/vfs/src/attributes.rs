@@ -4,9 +4,9 @@
 //! open files (unflushed writes), [`PendingAtimes`] (access times that are not committed), [`AccessCheck`]
 //! (ids, projections of NFSv4 ACLs) and [`Caches`], which records the attributes that the kernel is given.
 //! [`Attributes::getattr`] and [`Attributes::getattr_for`] record them, because their result is the reply to
-//! GETATTR. All other methods only compute attributes: if a reply gives them to the kernel, its sender records
-//! that ([`Caches::looked_up`], [`Caches::note_applied`]). Recording attributes that the kernel does not get
-//! would let it check callers by outdated ones.
+//! GETATTR. All other methods only compute attributes: if a reply gives them to the kernel, its sender
+//! records that ([`Caches::looked_up`], [`Caches::note_applied`]). Recording attributes that the kernel does
+//! not get would let it check callers by outdated ones.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -126,7 +126,7 @@ impl Attributes {
         Ok(attr)
     }
 
-    /// The inode as a call on this mount created it, as long as that call may not have ended.
+    /// The inode as a call on this mount created it, while that call may still be in progress.
     pub(crate) fn created(&self, ino: Ino) -> Option<Inode> {
         self.open.get(ino)?.created().copied()
     }
@@ -177,7 +177,7 @@ impl Attributes {
             let (uid, gid) = (self.access.ids.local_user(inode.uid), self.access.ids.local_group(inode.gid));
             Attr { uid, gid, ..Attr::from(inode) }
         };
-        // These users and groups may search every directory, even one that has no ACL.
+        // Traversers are users and groups that may search every directory, even one without an ACL.
         let has_traversers = inode.kind.is_dir() && !self.meta.traversers().is_empty();
         if !inode.access_acl.is_none() && self.kernel_lacks_acls() {
             // If an inode has an ACL, the group bits of its mode are the ACL's mask. A kernel that knows no

@@ -15,7 +15,7 @@ pub(crate) struct Candidates(Mutex<HashMap<(Ino, ChunkIndex), usize>>);
 
 /// The largest number of chunks in [`Candidates`].
 const MAX_CANDIDATES: usize = 10_000;
-/// A chunk with fewer rows is never compacted.
+/// The background thread never compacts a chunk with fewer rows.
 pub(crate) const FEW_ROWS: usize = 16;
 
 impl Candidates {

@@ -87,7 +87,8 @@ impl Base {
 
     /// Denies access that the kernel granted by outdated attributes: a request may wait for the database long
     /// after the kernel checked it, and the kernel may get newer attributes meanwhile. `held` are the
-    /// revisions that it had when the request arrived. On volumes of NFSv4 ACLs the daemon does its own check.
+    /// revisions that the kernel had when the request arrived. On volumes with NFSv4 ACLs, the daemon makes
+    /// its own check.
     ///
     /// # Errors
     /// If the kernel's attributes are outdated: ESTALE if the caller's credential cannot be read, after which

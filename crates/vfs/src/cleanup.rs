@@ -78,7 +78,7 @@ impl Watch {
     }
 }
 
-/// Fails if the object store does not belong to this volume's database, or if that cannot be found out.
+/// Fails if the object store does not belong to this volume's database, or if that cannot be determined.
 pub type OwnerCheck = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// The check before objects are removed. None are removed while it fails: a restored copy of the metadata may

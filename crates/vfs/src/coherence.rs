@@ -51,8 +51,8 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     fn expire_all(&self);
     /// Whether all names can be expired at once. If not, no name gets a lifetime longer than the lease.
     fn can_expire_all(&self) -> bool;
-    /// Whether each reference to an inode that a reply gives comes back by FORGET. If not, nothing is kept for
-    /// deleted inodes.
+    /// Whether each reference to an inode that a reply gives comes back by FORGET. If not, nothing is kept
+    /// for deleted inodes.
     fn sends_forget(&self) -> bool {
         true
     }
@@ -236,7 +236,7 @@ impl Caches {
         self.cache.held()
     }
 
-    /// Whether the kernel forgets each inode in the end.
+    /// Whether the kernel sends FORGET for each inode that it was given.
     pub(crate) fn sends_forget(&self) -> bool {
         self.kernel.get().is_none_or(|kernel| kernel.sends_forget())
     }
@@ -322,8 +322,8 @@ impl Caches {
             self.stream.answers.add(1);
             self.stream.changes.add(received.len());
             self.apply(&received);
-            // `repeat` does this too. Done here as well, so that no notification is late while the lease is
-            // renewed.
+            // `repeat` does this too, on another thread. It is also done here, so that the notifications that
+            // are due are sent before the lease is renewed.
             self.notify_settled();
             self.meta.set_current_until(polled + LEASE);
             if !received.is_empty() {
@@ -332,8 +332,8 @@ impl Caches {
         }
     }
 
-    /// Applies changes by other clients, first to this client's cache, so that requests that the kernel sends
-    /// after its invalidation see them.
+    /// Applies changes by other clients. They are applied to this client's cache first, so that the requests
+    /// that the kernel sends after the notifications see them.
     fn apply(&self, changes: &[meta::Change]) {
         let mut parts = BTreeSet::new();
         for change in changes.iter().filter(|change| self.meta.cache_may_lack(change)) {

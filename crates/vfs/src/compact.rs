@@ -1,8 +1,9 @@
 //! Compaction: many rows of a chunk are replaced by few, and the slices of the old rows become garbage.
 //!
 //! A chunk is rewritten as a whole, so the background thread compacts it only when it has at least one row
-//! for every [`BYTES_PER_ROW`] of its data, or [`MANY_ROWS`]. This bounds the bytes that compaction writes by
-//! the bytes that were written before. Short runs of data share slices, as the small extents of a flush do.
+//! for every [`BYTES_PER_ROW`] of its data, or [`MANY_ROWS`]. So compaction writes at most about
+//! [`BYTES_PER_ROW`] for each row that it replaces. Short runs of data share slices, as the small extents of
+//! a flush do.
 
 use std::ops::Range;
 

@@ -1,10 +1,10 @@
 //! Changes that failed and may still happen.
 //!
-//! After EIO a program calls again, or does something else. If the request of the failed change arrives after
-//! that, it would undo later changes: a late truncation cuts off newer data, a late chmod grants what was
-//! revoked. So before this mount commits anything newer, and before it releases a lock, it cancels such
-//! changes ([`Meta::cancel`]): then each has happened already, or never happens. Flushes are kept with their
-//! files ([`crate::abandoned`]).
+//! After EIO a program may repeat the call, or do something else. If the request of the failed change arrived
+//! after that, it would undo later changes: a late truncation cuts off newer data, a late chmod grants access
+//! that was revoked. So before this mount commits anything newer, and before it releases a lock, it cancels
+//! such changes ([`Meta::cancel`]): then each has happened already, or never happens. Flushes are kept with
+//! their files ([`crate::abandoned`]).
 //!
 //! If such a change has happened, it may have left an inode without a name. The inode may be open, or no
 //! program has opened it (an `O_TMPFILE` that failed). Such inodes are deleted by

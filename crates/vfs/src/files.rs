@@ -232,7 +232,7 @@ impl Files {
     /// As [`Self::flush`], and makes the data durable.
     ///
     /// # Errors
-    /// As [`Self::flush`]; EIO if the file has data of which a staged block was lost.
+    /// As [`Self::flush`]; EIO if a staged block of the file's data was lost.
     pub fn fsync(&self, ino: Ino) -> Result<(), Errno> {
         let file = self.base.open.used(ino)?;
         let mut data = file.lock();
@@ -429,7 +429,7 @@ mod tests {
             for (fault, is_removed) in [(Fault::Before, true), (Fault::Late, false)] {
                 let (vfs, engine, ino) = without_retries();
                 let before = vfs.base.store.requests();
-                // After a change in doubt, the database stays away.
+                // After a change in doubt, the next requests fail too.
                 engine.script([fault].into_iter().chain([Fault::Before; 5]));
                 assert_eq!(fails(&vfs, ino), Errno::EIO, "{name}");
                 engine.script([]);

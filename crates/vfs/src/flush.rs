@@ -20,13 +20,15 @@ impl Base {
         WriteBuffer::new(&self.writes)
     }
 
-    /// The longest write, in bytes, that is stored inline in the metadata for a file of `size` bytes.
+    /// The longest write, in bytes, that is stored inline in the metadata for a file of `size` bytes; `None`
+    /// if its writes are stored in blocks.
     pub(crate) fn inline_limit(&self, size: u64) -> Option<u32> {
         let limit = self.meta.volume().inline_bytes;
         (size <= u64::from(limit)).then_some(limit)
     }
 
-    /// Flushes every open file that has a name; returns the first error after all were tried.
+    /// Cancels the changes in doubt, and flushes every open file that has a name. Returns the first error
+    /// after all were tried.
     pub(crate) fn flush_all(&self) -> Result<(), Errno> {
         let mut done = self.abandoned.settle(None).and(self.commits.settle().map_err(Errno::from));
         for file in self.open.all().iter().filter(|file| !file.is_orphan()) {

@@ -31,7 +31,8 @@ pub const FORMAT: u32 = 2;
 
 /// How long the background threads may take to end. They end after their present request.
 const THREADS_END_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long it may take to store everything, before and again after requests have to wait.
+/// How long it may take to store everything. That is done twice: while requests are still handled, and again
+/// when they wait.
 const STORE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A mount, as one process describes it to the next.

@@ -67,8 +67,8 @@ const RUNS: [(&str, Run); 6] = [
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Lifecycle {
-    /// Starts those background threads of a session that do not run yet. The session has begun. The threads
-    /// end with [`Lifecycle::end`].
+    /// Starts those background threads of a session that do not run yet. The session must have begun. The
+    /// threads end with [`Lifecycle::end`].
     ///
     /// # Errors
     /// Fails if a thread cannot be started.
@@ -97,9 +97,9 @@ impl Lifecycle {
         }
     }
 
-    /// Ends the threads of housekeeping, and with `heartbeat` also that of the heartbeat, in at most
-    /// `timeout`. Returns whether they have ended. [`Lifecycle::start_threads`] starts them again, after
-    /// [`Stop::unpause`].
+    /// Tells the threads of housekeeping to end, and with `heartbeat` also the heartbeat's thread, and waits
+    /// for at most `timeout`. Returns whether they have ended. [`Lifecycle::start_threads`] starts them
+    /// again, after [`Stop::unpause`](crate::stop::Stop::unpause).
     pub(crate) fn pause_threads(&self, heartbeat: bool, timeout: Duration) -> bool {
         self.base.stop.pause(heartbeat);
         self.base.meta.wake_waiters();

@@ -60,7 +60,7 @@ impl Default for InFlight {
 }
 
 impl InFlight {
-    /// Counts a request. The request reads no record before this returns.
+    /// Counts a request. The request must not read a record before this returns.
     fn enter(&self) -> u64 {
         loop {
             let epoch = self.epoch.load(Ordering::SeqCst);

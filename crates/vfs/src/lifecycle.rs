@@ -28,7 +28,7 @@ pub struct Lifecycle {
     /// these requests.
     pub(crate) tools: RwLock<()>,
     pub(crate) locks: Arc<Locks>,
-    /// By their names.
+    /// The background threads, by name.
     pub(crate) threads: Mutex<BTreeMap<&'static str, JoinHandle<()>>>,
 }
 

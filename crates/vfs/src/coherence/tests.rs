@@ -206,7 +206,7 @@ impl Pair {
             let began = Instant::now();
             let guard = self.b.caches.begin_reply();
             let found = self.b.names.lookup(&root(), Ino::ROOT, name.as_bytes()).unwrap();
-            // The kernel would cache the reply for long, unless this machine is slow.
+            // The kernel would cache the reply for a long time, unless this machine is slow.
             let name = guard.lifetimes().name;
             assert!(name == NOTIFIED_LIFETIME || began.elapsed() > REPLY_TRUSTED, "{name:?}");
             found.iter().for_each(|attr| self.b.caches.looked_up(attr));
@@ -393,7 +393,7 @@ fn attributes_that_the_kernel_does_not_get_do_not_let_a_former_owner_pass() {
         give(&a, file, 5);
         let attr = b.names.lookup(&root(), Ino::ROOT, name.as_bytes()).unwrap().unwrap();
         b.caches.looked_up(&attr);
-        // Later than that, a new revision would count at once.
+        // After this pause, a new revision counts as soon as it is recorded.
         host::sleep(crate::kernel_cache::SETTLE_TIME + Duration::from_millis(100));
         give(&a, file, 6);
         uses(&b, file);
