@@ -359,7 +359,7 @@ impl OpenListings {
         dirs.remove(&handle).map(drop).ok_or(Errno::EBADF)
     }
 
-    /// Reads more names; returns `false` at the end of the directory. After `true`, possibly no new name is
+    /// Reads more names; returns `false` at the end of the directory. `true` does not mean that a new name is
     /// shown. After an error, `names` is unchanged, so that the next call continues at the same place.
     fn read_more(&self, dir: &OpenDir, names: &mut NameWindow, inodes: bool) -> Result<bool, Errno> {
         if names.at_end {

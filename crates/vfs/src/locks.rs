@@ -1,4 +1,4 @@
-//! Locks on open files that are shared by all mounts. If this mount is exclusive, the kernel keeps the locks
+//! Locks on open files, across all mounts of a volume. If this mount is exclusive, the kernel keeps the locks
 //! itself.
 //!
 //! [`Locks`] holds the owners that requested locks, the locks that were granted, and the leftovers of failed
@@ -39,10 +39,10 @@ pub(crate) struct LockState {
 /// The owners that requested `fcntl(2)` locks on an inode, and the handles they used.
 ///
 /// A process releases its locks when it closes any descriptor of the file, and the kernel reports that
-/// (FLUSH). Locks of an open file description (`F_OFD_SETLK`) are different, but the kernel neither marks
-/// them as such nor reports their release. So the locks that are left when a handle is released are treated
-/// as such locks. An inode that is not in this map has no `fcntl(2)` locks of this mount, so most files are
-/// closed without a request to the database.
+/// (FLUSH). Locks of an open file description (`F_OFD_SETLK`) stay until the description is closed, but the
+/// kernel neither marks these locks nor reports their release. So the locks that are left when a handle is
+/// released are treated as locks of its open file description. An inode that is not in this map has no
+/// `fcntl(2)` locks of this mount, so most files are closed without a request to the database.
 #[derive(Debug, Default)]
 struct LockOwners(Mutex<HashMap<Ino, HashSet<Requester>>>);
 
@@ -809,7 +809,7 @@ mod tests {
         first.locks.remove_ended_waits();
         faulty.script([]);
         assert_eq!(first.locks.take_lock(other, 2, two, true), Ok(Locked::Waiting));
-        // A deadlock that exists is found all the same.
+        // A real deadlock is still found.
         assert_eq!(first.locks.take_lock(ino, 1, one, true), Err(Errno::EDEADLK));
     }
 

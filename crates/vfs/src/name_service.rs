@@ -3,10 +3,10 @@
 //!
 //! getent(1) asks them, one name or id at a time, on a thread that ends when nothing is left to ask. A
 //! request never waits to show a name: it shows the number, and later requests show the name. A request that
-//! names a user or group in a new ACL waits up to [`WAIT`] and then fails with ETIMEDOUT; so does at once
-//! each request beyond [`MAX_WAITING`], so that threads are left for other requests. The errno is not EAGAIN,
-//! because Linux turns that into EOPNOTSUPP (`__vfs_setxattr_noperm`). If the services do not answer, nothing
-//! is asked for [`PAUSE`].
+//! names a user or group in a new ACL waits up to [`WAIT`] and then fails with ETIMEDOUT. If [`MAX_WAITING`]
+//! requests wait already, a further one fails at once, so that threads are left for other requests. The errno
+//! is not EAGAIN, because Linux turns EAGAIN into EOPNOTSUPP (`__vfs_setxattr_noperm`). If the services do
+//! not answer, nothing is asked for [`PAUSE`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, BufRead, BufReader, Read};
@@ -22,12 +22,13 @@ const MAX_WAITING: usize = 2;
 /// The time after which timeout(1) ends getent, in seconds, and its exit codes then.
 const TIMEOUT_SECS: &str = "10";
 const TIMED_OUT: [i32; 2] = [124, 137];
-/// How long nothing is asked after a timeout.
+/// How long nothing is asked after getent timed out or failed.
 const PAUSE: Duration = Duration::from_secs(60);
 /// The exit codes of getent if the name or id does not exist, and of timeout if getent does not exist.
 const NOT_FOUND: i32 = 2;
 const NO_PROGRAM: i32 = 127;
-/// How long a name is remembered, and that there is none. After this time it is asked for again.
+/// How long a name is remembered, and how long the absence of a name. After this time, the services are asked
+/// again.
 const FOUND_FOR: Duration = Duration::from_secs(600);
 const MISSING_FOR: Duration = Duration::from_secs(60);
 /// A name is shown this long after it was learned. Otherwise, a program that asks for the length of an ACL
@@ -93,8 +94,8 @@ struct Answer {
     /// When the entry was first learned.
     since: Instant,
     at: Instant,
-    /// Whether the services denied the entry at `at`. getent does not tell whether a name is gone or its
-    /// service failed, so an entry that was known ends with the second denial.
+    /// Whether the services did not find the entry at `at`. getent does not tell whether a name was removed
+    /// or its service failed, so a known entry is forgotten only when it is not found a second time.
     is_denied: bool,
 }
 
@@ -130,7 +131,7 @@ impl NameService {
     /// The id of a user or group, `None` if there is none. Waits until `deadline`; without one, asks nothing.
     ///
     /// # Errors
-    /// [`Unknown`] if it is not known then, or too many requests wait.
+    /// [`Unknown`] if the id is not known by then, or too many requests wait.
     pub(crate) fn id(
         &self,
         name: &str,
@@ -253,7 +254,7 @@ fn query(program: &str, question: &Question) -> io::Result<Option<(String, u32)>
         .stderr(Stdio::null())
         .spawn();
     let mut child = match child {
-        // Without these programs there are no other names.
+        // Without timeout(1), only the names in local files are known.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         child => child?,
     };
@@ -288,8 +289,8 @@ fn entry(line: &str) -> Option<(String, u32)> {
     is_name(name).then(|| (name.to_owned(), id))
 }
 
-/// Whether getent can be asked for this name, and an ACL can show it. What strtoul(3) takes for a number is
-/// not a name, because getent would take it for an id.
+/// Whether getent can be asked for this name, and an ACL can show it. A string that strtoul(3) accepts as a
+/// number is not a name, because getent would take it for an id.
 fn is_name(name: &str) -> bool {
     let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
     !is_number

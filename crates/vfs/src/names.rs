@@ -263,7 +263,7 @@ impl Names {
         Ok(self.base.attributes.shown(&inode))
     }
 
-    /// The operation that creates an inode, which belongs to the caller.
+    /// The operation that creates an inode owned by the caller.
     fn new_inode(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Make, Errno> {
         let MakeRequest { parent, kind, mode, umask, .. } = request;
         let name = Name::new(request.name)?;
@@ -377,8 +377,8 @@ impl Names {
             _ => {}
         }
         drop(guard);
-        // The outcome of the operation no longer changes. Data that cannot be stored now is kept for the
-        // handles that are still open, and their flush reports it.
+        // An error of this close does not change the outcome of the operation. Data that cannot be stored now
+        // is kept for the handles that are still open, and their flush reports the error.
         if let Some(file) = file
             && let Err(errno) = self.files.close(file.ino)
         {

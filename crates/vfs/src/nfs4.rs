@@ -1,4 +1,5 @@
-//! Volumes of NFSv4 ACLs: the kernel checks a projection of the ACLs, the daemon checks the ACLs themselves.
+//! Volumes with NFSv4 ACLs: the kernel checks a projection of the ACLs, the daemon checks the ACLs
+//! themselves.
 //!
 //! The kernel gets mode bits and a POSIX ACL that are never narrower than the NFSv4 ACL
 //! ([`acl::nfs4::project`]). So the kernel walks cached paths without requests, and denies what the
@@ -44,7 +45,7 @@ impl Xattrs {
         Ok(Some(nfs4::refer(&shown, &self.base.meta.volume().uuid, of, inode.access_acl)))
     }
 
-    /// Sets a POSIX ACL on a volume of NFSv4 ACLs.
+    /// Sets a POSIX ACL on a volume with NFSv4 ACLs.
     ///
     /// # Errors
     /// EOPNOTSUPP if this mount writes no references, or if the ACL may be a projection but refers to no
@@ -170,8 +171,8 @@ impl Xattrs {
         let numbering = Numbering { table: names.sids.into_table(), known };
         let set = SetNfs4Acl { ino, acl, mode, numbering };
         let set = self.base.change_for(caller, &self.keeping_unmapped(ino, AclType::Access, &set));
-        // For the kernel this is an ordinary xattr: it keeps its cached mode and ACL unless told to drop
-        // them.
+        // The kernel treats this as an ordinary xattr, and keeps its cached mode and ACL unless it is told to
+        // drop them.
         self.base.caches.invalidate_attributes(ino);
         set
     }

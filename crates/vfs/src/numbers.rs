@@ -105,7 +105,7 @@ impl NumberAllocator {
     }
 
     /// Gives up the rest of the range if there is no guard and other clients have leased numbers since, so
-    /// that an idle mount does not protect the slices of other clients for ever.
+    /// that an idle mount does not protect the slices of other clients forever.
     pub(crate) fn advance(&self) -> Result<(), Errno> {
         if host::lock(&self.state).floor(&self.meta).is_some() || self.queued().is_some() {
             return Ok(());

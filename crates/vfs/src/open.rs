@@ -92,9 +92,9 @@ pub(crate) struct DoubtfulFlush {
 }
 
 impl FileData {
-    /// Whether there is written data that a truncation to `len` cuts off completely and that may simply be
-    /// dropped. A flush in doubt prevents that, because it may still be committed. So does lost data, because
-    /// it must be reported.
+    /// Whether there is written data, and a truncation to `len` cuts off all of it, so that it may be dropped
+    /// instead of stored. `false` if a flush is in doubt, because it may still be committed, and if data was
+    /// lost, because that must be reported.
     pub(crate) fn is_cut_off(&self, len: u64) -> bool {
         self.in_doubt.is_none()
             && self.lost.is_none()
@@ -358,8 +358,8 @@ impl OpenTable {
         UnlinkGuard { shard, ino, file }
     }
 
-    /// Marks an inode that lost its last name as an orphan if it is open: the last close deletes it. Else
-    /// keeps it from being opened until the guard is dropped.
+    /// If an inode that lost its last name is open, marks it as an orphan: the last close deletes it.
+    /// Otherwise keeps it from being opened until the guard is dropped.
     pub(crate) fn orphan_guard(&self, ino: Ino) -> Option<UnlinkGuard<'_>> {
         let shard = self.shard(ino);
         let mut slots = shard.lock_when_not_unlinking(ino);

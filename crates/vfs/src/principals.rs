@@ -1,8 +1,8 @@
 //! The names of users and groups in the wire forms of NFSv4 ACLs: `name@domain` if the mount has a domain and
 //! the system knows the name, otherwise the number. Other identities are SIDs.
 //!
-//! Names come from `/etc/passwd` and `/etc/group`, which are read again when they change, and those that are
-//! not there from a [`NameService`].
+//! Names come from `/etc/passwd` and `/etc/group`, which are read again when they change. Other names come
+//! from a [`NameService`].
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -67,7 +67,7 @@ struct Names {
     users: Arc<NameTable>,
     groups: Arc<NameTable>,
     service: NameService,
-    /// When the request waits no longer for ids of names; `None` as long as it may not wait.
+    /// When the request stops waiting for the ids of names; `None` while it must not wait.
     deadline: Cell<Option<Instant>>,
     /// Whether an id was not known in time.
     is_unknown: Cell<bool>,
@@ -117,7 +117,7 @@ impl Names {
             Some((short, of)) if of.eq_ignore_ascii_case(&self.domain) => short,
             Some(_) => return None,
         };
-        // A local user with this name would get the entry if a program set it again.
+        // If a program set the ACL again, a local user with this name would get the entry.
         (!self.table(is_group).ids.contains_key(short)).then(|| self.full(short))
     }
 
@@ -145,7 +145,7 @@ impl nfs4::Principals for Named {
     }
 }
 
-/// The users or groups in one of the two files, when it was last read.
+/// The users or groups in one of the two files, as of its last read.
 #[derive(Debug)]
 struct AccountFile {
     path: &'static str,
@@ -194,8 +194,9 @@ fn read_text(path: &str) -> io::Result<String> {
 }
 
 impl NameTable {
-    /// Parses lines of `name:password:number:...`, passwd(5) and group(5). The first line of a name or number
-    /// counts. Other lines, and names that contain `@`, are skipped.
+    /// Parses lines of `name:password:number:...`, passwd(5) and group(5). The first line with a name gives
+    /// its number, and the first line with a number gives its name. Lines of another form, and names that
+    /// contain `@`, are skipped.
     fn parse(text: &str) -> Self {
         let mut names = NameTable::default();
         for line in text.lines() {

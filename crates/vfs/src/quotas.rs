@@ -1,4 +1,4 @@
-//! Quotas that are changed through the mount. The end of the session stops the change and waits for it.
+//! Changes of quotas through the mount. The end of the session stops such a change and waits for it.
 
 use client::{QuotaChange, QuotaError, Retagging};
 use meta::QuotaKey;

@@ -26,8 +26,9 @@ pub(crate) struct Stored {
 }
 
 impl Files {
-    /// Replaces `buf` by the stored bytes at `offset`; fewer at the end of the file. Compaction may have
-    /// replaced the slices of cached rows and deleted their blocks, so after an error the rows are read again.
+    /// Fills `buf` with the stored bytes at `offset`, and shortens it at the end of the file. Compaction may
+    /// have replaced the slices of cached rows and deleted their blocks, so after an error the rows are read
+    /// again.
     pub(crate) fn read_stored(
         &self,
         file: &OpenFile,

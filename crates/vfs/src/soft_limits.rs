@@ -10,8 +10,8 @@ use meta::{Quota, QuotaKey, QuotaRule, Record, Scan, Usage};
 /// Quotas read at a time.
 const PAGE: usize = 256;
 
-/// A quota that goes below its soft limit and above it again is not logged a second time before this time has
-/// passed since it was logged.
+/// After a quota was logged, it is not logged again within this time, even if it goes below its soft limit
+/// and above it again.
 const AGAIN_AFTER: Duration = Duration::from_secs(3600);
 
 /// At most this many quotas are logged at once.

@@ -29,7 +29,8 @@ impl Vfs {
     /// Those of the database.
     pub fn statfs(&self, ino: Ino) -> Result<StatFs, Errno> {
         if self.base.meta.is_exclusive() {
-            // The usage is that of the committed changes. While none can be committed, it is out of date.
+            // `GetUsage` counts only committed changes. If they cannot be committed now, the usage is out of
+            // date.
             let _ = self.base.meta.settle_held();
         }
         let Usage { inodes, blocks } = self.base.meta.run(&GetUsage, &BY_KERNEL)?;

@@ -24,13 +24,13 @@ impl Stop {
         self.0.load(Ordering::Acquire) == ENDED
     }
 
-    /// Ends the threads of housekeeping, and with `heartbeat` also that of the heartbeat, unless the session
-    /// ends.
+    /// Tells the threads of housekeeping to end, and with `heartbeat` also the heartbeat's thread. Has no
+    /// effect if the session ends.
     pub(crate) fn pause(&self, heartbeat: bool) {
         self.change(if heartbeat { HEARTBEAT_ENDS } else { HOUSEKEEPING_ENDS });
     }
 
-    /// Undoes [`Stop::pause`], unless the session ends.
+    /// Undoes [`Stop::pause`]. Has no effect if the session ends.
     pub(crate) fn unpause(&self) {
         self.change(RUNNING);
     }

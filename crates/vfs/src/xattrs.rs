@@ -183,7 +183,7 @@ impl Xattrs {
     pub fn removexattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         let held = self.base.caches.held_by_kernel();
         match XattrName::parse(name)? {
-            // A volume of NFSv4 ACLs has no default ACLs, but programs that copy a directory remove the
+            // A volume with NFSv4 ACLs has no default ACLs, but programs that copy a directory remove the
             // default ACL.
             XattrName::Acl(AclType::Default) if self.base.access.has_nfs4_acls() => Ok(()),
             XattrName::Acl(which) => {
@@ -216,7 +216,8 @@ impl Xattrs {
         set
     }
 
-    /// An operation that replaces or removes an ACL, unless the ACL has entries whose id has no mapping here.
+    /// Wraps an operation that replaces or removes an ACL: it fails if the present ACL has entries whose id
+    /// has no mapping here.
     pub(crate) fn keeping_unmapped<'a, O>(
         &'a self,
         ino: Ino,
