@@ -244,8 +244,8 @@ pub(crate) fn tag_in(dir: &Inode, inode: &Inode) -> QuotaTag {
 
 /// Gives an inode that moves to another directory the tag for that directory, so that its usage moves too.
 /// But a directory keeps its tag, because otherwise the tags of everything below it would have to change. So
-/// it can be moved only to a directory with the same tag, or, if it is itself the directory of a quota, to a
-/// directory in the outer quota. An empty directory can also be moved into the trash and out of it.
+/// a directory can be moved only to a directory with the same tag, or, if it is the directory of a quota, to
+/// one in the outer quota. An empty directory can also be moved into the trash and out of it.
 ///
 /// # Errors
 /// EXDEV for a directory that would have to change its tag, and for a file with several names. XFS returns

@@ -287,8 +287,8 @@ pub enum RetagAt {
 }
 
 /// Changes the tags of a few inodes, and counts them in their new quotas instead of the old ones. Limits do
-/// not matter. An inode that no longer exists or has moved is skipped, and so is a directory whose parent is
-/// not the directory that names it, which is damage.
+/// not matter. An inode that no longer exists or has moved is skipped. So is a damaged directory, whose
+/// parent is not the directory that names it.
 ///
 /// # Errors
 /// EBUSY unless the quota is being built or removed by this change: another tool has ended the walk.

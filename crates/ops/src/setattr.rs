@@ -25,8 +25,8 @@ use crate::write::kill_priv;
 ///
 /// # Errors
 /// - ESTALE: the inode does not exist, or the kernel checked with outdated attributes.
-/// - EPERM: the caller lacks `CAP_CHOWN`, and sets the owner or group of an inode that it does not own, a new
-///   owner, or a group that it is not in (`chown_ok`, `chgrp_ok`).
+/// - EPERM: the caller sets the owner or group without `CAP_CHOWN`, and it does not own the inode, or it sets
+///   another owner, or another group that it is not in (`chown_ok`, `chgrp_ok`).
 /// - EPERM: the caller does not own the inode and lacks `CAP_FOWNER`, and sets the mode or a given time.
 /// - EACCES: the caller sets the present time, but neither owns the inode nor has write permission.
 /// - EACCES: the caller sets the size without an open file, and has no write permission.
