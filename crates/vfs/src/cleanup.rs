@@ -24,7 +24,7 @@ use crate::base::Base;
 use crate::caller::BY_KERNEL;
 use crate::process::has_ended;
 
-/// At the end of a session, the blocks of at most this many slices that no file refers to are removed,
+/// The maximum number of slices without a row whose blocks are removed at the end of a session. It is small,
 /// because umount waits for that, and each slice takes requests to the store. The next mount removes the rest
 /// while it serves requests.
 pub(crate) const COLLECT_AT_END: usize = 64;

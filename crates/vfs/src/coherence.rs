@@ -364,8 +364,8 @@ impl Caches {
         }
     }
 
-    /// Invalidates what the kernel knows of a directory and of a name in it, after this client has added the
-    /// name without a request of the kernel.
+    /// Invalidates a directory and a name in it in the kernel's caches, after this client has added the name
+    /// without a request of the kernel.
     pub(crate) fn entry_added(&self, parent: Ino, name: &Name) {
         let parts = [Invalidation::Data(parent), Invalidation::Dirent(parent, name.clone())];
         if !self.meta.is_exclusive() && !self.repeats.add(Outdated::Parts(parts.to_vec()), &self.in_flight) {

@@ -124,8 +124,8 @@ impl Locks {
         self.granted.take_all()
     }
 
-    /// Forgets all lock owners and what failed calls have left behind, because all locks were lost, and
-    /// nothing can be granted any more to the session that was lost.
+    /// Forgets all lock owners and all leftovers of failed calls: all locks were lost with the session, and
+    /// nothing can be granted to that session any more.
     pub(crate) fn forget_owners(&self) {
         host::lock(&self.owners.0).clear();
         host::lock(&self.leftovers).clear();

@@ -286,8 +286,8 @@ impl Names {
     /// Runs an operation that may move an inode into the trash. The argument of `run` says whether it may do
     /// so. If the directory of the trash does not exist, creates it and runs the operation again.
     ///
-    /// If there is no room for a name in the trash, or if the directory cannot be created because a file has
-    /// its name, the removed inode is deleted at once, because otherwise users could not free space.
+    /// The removed inode is deleted at once if there is no room for a name in the trash, or if the directory
+    /// cannot be created because a file has its name. Otherwise users could not free space.
     fn trashing<T: Unlinks>(&self, run: impl Fn(bool) -> Result<T, Errno>) -> Result<T, Errno> {
         if self.base.meta.volume().trash_days == 0 {
             return run(false);
