@@ -53,8 +53,8 @@ fn measure(data: &Bytes, compression: Compression, cipher: Option<Cipher>) -> Re
     let read = started.elapsed().as_secs_f64();
     let (started, rounds) = (Instant::now(), 500);
     for round in 0..rounds {
-        // No read starts at the beginning of the block or at the end of the previous read, so each fetches
-        // pages.
+        // No read starts at the beginning of the block or where the previous read ended, so each read fetches
+        // single pages and not the whole block.
         let offset = 70_000 + round * 2_654_435 % (BLOCK_BYTES - 100_000);
         store.read(SliceId(0), BLOCK_BYTES.min(blocks[0].len() as u32), offset, &mut buf[..4096])?;
     }

@@ -13,8 +13,9 @@ pub(crate) struct Address {
 
 impl Address {
     /// # Errors
-    /// [`ChunkError::Config`] if `text` is not such an address, or holds a query, a fragment or a password:
-    /// the address is stored in the volume's settings, which anyone may read.
+    /// [`ChunkError::Config`] if `text` is not such an address, or if it contains a query, a fragment or a
+    /// password. A password is refused because the address is stored in the volume's settings, which anyone
+    /// may read.
     pub(crate) fn parse(text: &str) -> Result<Self, ChunkError> {
         let fail = |what: &str| Err(ChunkError::Config(format!("the bucket {what}")));
         let Some((scheme, rest)) = text.split_once("://") else {

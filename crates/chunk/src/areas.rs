@@ -1,5 +1,5 @@
-//! The areas of staged blocks on a local disk (see `staging.rs`), and the state that the upload threads share
-//! with the wrapper around the store.
+//! The areas, which are the directories of staged blocks on a local disk (see `staging.rs`), and the state
+//! that the upload threads share with the wrapper around the store.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -25,7 +25,7 @@ const MAX_AREAS: u32 = 1024;
 pub struct Pending {
     /// Blocks on the local disk that are not in the store yet.
     pub blocks: u64,
-    /// The size of their objects.
+    /// The total size of the objects of these blocks.
     pub bytes: u64,
     /// Blocks uploaded since the store was opened.
     pub uploaded: u64,
@@ -109,7 +109,8 @@ pub(crate) fn take_areas(place: &Path) -> io::Result<Vec<Area>> {
             "too many processes ({MAX_AREAS}) stage blocks in this directory"
         )));
     }
-    // A synced area survives a power failure only if its parent directories are durable too.
+    // A synced object survives a power failure only if the path of its area is durable too. So this syncs the
+    // area and the directories above it, up to the parent of the cache directory.
     for directory in areas.iter().take(1).flat_map(|area| area.dir.root.ancestors().take(5)) {
         match File::open(directory) {
             // Another user owns the directory, so this process did not create it just now.

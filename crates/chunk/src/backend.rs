@@ -11,7 +11,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Stores `data` followed by `trailer` under `key`, atomically. An existing object is replaced.
     fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), StoreError>;
 
-    /// Returns `len` bytes of the object from `offset` on; fewer, or none, if the object ends before.
+    /// Returns `len` bytes of the object from `offset` on; fewer or none if the object ends earlier.
     fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, StoreError>;
 
     /// Returns the whole object, but at most `at_most` bytes of it.
@@ -34,13 +34,14 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The number of the file system of the store, which other stores may share; `None` if it has none.
+    /// The device number of the store's file system (`st_dev`), which is the same for all stores on one file
+    /// system; `None` if the store is not a local directory.
     fn device(&self) -> Option<u64> {
         None
     }
 
-    /// The buckets over which the objects are spread, in the order of the store's address; empty if the store is one
-    /// bucket. See [`buckets_of`].
+    /// The buckets over which the objects are spread, in the order of the store's address; empty if the store
+    /// is one bucket. See [`buckets_of`].
     fn buckets(&self) -> Vec<Bucket<'_>> {
         Vec::new()
     }

@@ -6,10 +6,10 @@
 //! ```
 //!
 //! The number is the time at which the backup began, in nanoseconds since 1970. The header of a part names
-//! the backup and the part, so a reader notices if a part was exchanged for another one. It also notices if a
-//! part was exchanged for a block, because the number of a backup has a bit that no slice number has. The
-//! parts of an encrypted volume are encrypted as its blocks are. The manifest, a JSON object, is not
-//! encrypted: it holds what is needed to decrypt the parts if the database is lost.
+//! the backup and the part, so a reader notices if another part was put in its place. It also notices a block
+//! in place of a part, because the number of a backup has a bit that no slice number has. The parts of an
+//! encrypted volume are encrypted as its blocks are. The manifest, a JSON object, is not encrypted: it holds
+//! what is needed to decrypt the parts if the database is lost.
 
 use std::collections::HashSet;
 
@@ -28,7 +28,7 @@ use crate::store::BlockStore;
 /// The length of each part but the last, in bytes.
 pub const BACKUP_PART_BYTES: u32 = types::BLOCK_BYTES;
 
-/// The longest manifest that is read.
+/// At most this many bytes of a manifest are read.
 const MAX_MANIFEST_BYTES: usize = 64 << 10;
 
 /// Set in the numbers of backups, but not in those of slices, which databases store as signed numbers.
@@ -78,7 +78,7 @@ impl BlockStore {
         self.put_durably(&key, object.into())
     }
 
-    /// Reads a part of a backup, which has `len` bytes.
+    /// Reads a part of a backup. The part has `len` bytes.
     ///
     /// # Errors
     /// [`ChunkError::Backup`] if the part is missing or damaged, or was encrypted with another key;
@@ -116,7 +116,7 @@ impl BlockStore {
         }
     }
 
-    /// Stores the manifest of a backup, which completes it. All its parts must be stored before.
+    /// Stores the manifest of a backup, which completes it. All its parts must already be stored.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if the manifest cannot be stored.

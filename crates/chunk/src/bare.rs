@@ -76,8 +76,8 @@ impl BareStore {
         buckets_of(&*self.backend).len()
     }
 
-    /// Stores an object in each bucket, whose key contains `run` and the index of the bucket. [`BareStore::find_probes`]
-    /// of another store then shows which buckets both stores have.
+    /// Stores one object, a probe, in each bucket. Its key contains `run` and the index of the bucket. If
+    /// [`BareStore::find_probes`] of another store finds a probe, both stores use that bucket.
     ///
     /// # Errors
     /// [`ChunkError::Store`]; [`ChunkError::Config`] if two buckets are the same place.
@@ -88,7 +88,7 @@ impl BareStore {
         are_apart.inspect_err(|_| drop(probe::remove(&buckets, run)))
     }
 
-    /// The indexes of the probes that are in each bucket of this store.
+    /// For each bucket of this store, the indexes of the probes that are in it.
     ///
     /// # Errors
     /// [`ChunkError::Store`].

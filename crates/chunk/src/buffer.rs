@@ -6,9 +6,9 @@
 //! uploaded as soon as it is full.
 //!
 //! A flush has three steps, so that the metadata commit in the middle needs no lock on the buffer:
-//! [`WriteBuffer::stage`] stores all blocks and returns the rows, of which several may name one slice
-//! ([`crate::sharing`]); the caller commits the rows;
-//! [`WriteBuffer::committed`] drops the extents. Until then, reads are served from the buffer.
+//! [`WriteBuffer::stage`] stores all blocks and returns the rows (several rows may name one slice: see
+//! [`crate::sharing`]); the caller commits the rows; [`WriteBuffer::committed`] drops the extents. Until
+//! then, reads are served from the buffer.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -102,7 +102,7 @@ impl WriteBuffer {
         self.write_granted(offset, data, grant)
     }
 
-    /// Buffers `data` for file offset `offset`. It waits only if this file already has many uploads running.
+    /// Buffers `data` for file offset `offset`. Waits only if this file already has many uploads running.
     ///
     /// # Errors
     /// The error of an earlier upload, which is reported once; nothing is written then. [`ChunkError::Row`]
@@ -237,9 +237,9 @@ impl WriteBuffer {
         self.extents.retain(|extent| !extent.staged || extent.serial >= staged.through);
     }
 
-    /// Notes that the rows of `staged` are not committed and never will be. If their data is dropped, the
-    /// blocks are removed from the store. Until then, the next call of [`WriteBuffer::stage`] returns the same
-    /// rows again.
+    /// Records that the rows of `staged` are not committed and never will be. If their data is dropped, the
+    /// blocks are removed from the store. Until then, the next call of [`WriteBuffer::stage`] returns the
+    /// same rows again.
     pub fn not_committed(&mut self, staged: &Staged) {
         let of_staged = |extent: &&mut Extent| extent.serial < staged.through;
         self.extents.iter_mut().filter(of_staged).for_each(|extent| extent.staged = false);
@@ -278,7 +278,7 @@ impl WriteBuffer {
         self.errors.take()
     }
 
-    /// Moves the bytes of small extents into common blocks.
+    /// Moves the bytes of small extents into shared blocks.
     fn share(&mut self) -> Result<(), ChunkError> {
         let undecided = |(_, extent): &(usize, &Extent)| extent.undecided().is_some();
         let mut found: Vec<usize> =
@@ -401,7 +401,7 @@ impl WriteBuffer {
     }
 }
 
-/// Removes repetitions of blocks.
+/// Keeps one element for each block.
 fn each_once<T>(uploads: &mut Vec<T>, of: impl Fn(&T) -> &Arc<Upload>) {
     let name = |upload: &T| (of(upload).slice, of(upload).block);
     uploads.sort_by_key(name);

@@ -7,8 +7,8 @@ use crate::ChunkError;
 use crate::cipher::Cipher;
 use crate::secret::Encryption;
 
-/// The level of Zstandard: its own default. Measured on source code and programs, in pages of 64 KiB: level 1
-/// is 20 % faster and 5 % larger; level 6 is 8 % smaller at a third of the speed.
+/// The compression level of Zstandard, which is the library's default. Measured on source code and programs,
+/// in pages of 64 KiB: level 1 is 20 % faster and 5 % larger; level 6 is 8 % smaller at a third of the speed.
 const ZSTD_LEVEL: i32 = 3;
 
 /// A page is stored compressed only if that saves at least 1/16 of it; otherwise, decompression would cost

@@ -1,8 +1,8 @@
 //! Objects stored as files of a local directory.
 //!
-//! [`Dir`] uses plain system calls instead of opendal's `fs` service, which syncs every file on close and
-//! never its directory. That is more than close needs and less than fsync(2) promises; that service also
-//! passes each call to another thread.
+//! [`Dir`] uses plain system calls instead of opendal's `fs` service. That service syncs every file when it
+//! closes it, which close(2) does not promise, and never syncs the file's directory, without which a new file
+//! can be lost in a power failure. It also passes each call to another thread.
 //!
 //! An object is written below `tmp/` and renamed, so that a process killed at any moment leaves no partial
 //! object.
@@ -39,8 +39,8 @@ const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 /// may be a journal commit.
 const MANY_OBJECTS: usize = 16;
 
-/// Writeback of an object of at least this size starts as soon as it is written. It will be synced within a
-/// second anyway, and the disk would be idle until then.
+/// Writeback of an object of at least this size starts as soon as it is written. The object is synced within
+/// some seconds in any case, and the disk might be idle until then.
 const LARGE_BYTES: usize = 1 << 20;
 
 /// The maximum number of directories that are remembered as synced.
@@ -99,8 +99,8 @@ impl Dir {
     }
 
     /// Syncs directories of objects and, for those that are not known as synced, all parent directories up to
-    /// the root. Returns the number of directories synced: on a journaling file system, each sync may wait
-    /// for the disk.
+    /// the root. Returns the number of directories synced. A test checks it, because on a journaling file
+    /// system each sync may wait for the disk.
     fn sync_directories(&self, directories: &BTreeSet<&Path>) -> io::Result<usize> {
         let (mut above, mut new) = (BTreeSet::new(), Vec::new());
         for directory in directories {
@@ -272,8 +272,9 @@ fn write(path: &Path, data: &[u8], trailer: &[u8]) -> io::Result<()> {
     file.write_all(data)?;
     file.write_all(trailer)?;
     if data.len() >= LARGE_BYTES {
-        // This starts writeback of the dirty pages without waiting; it cannot drop pages under writeback
-        // (`generic_fadvise`). On a file system that ignores the advice, a later sync only takes longer.
+        // The advice starts writeback of the dirty pages and does not wait for it. Pages under writeback stay
+        // in the page cache (`generic_fadvise`). On a file system that ignores the advice, a later sync only
+        // takes longer.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     }
     Ok(())

@@ -1,5 +1,4 @@
-//! The store itself, without blocks that are staged on this machine: its marker, and whether it
-//! has blocks.
+//! The store itself, without blocks that are staged on this machine: its markers, and whether it has blocks.
 
 use std::fmt;
 
@@ -11,7 +10,7 @@ use crate::parallel::on_each;
 /// The key of the marker. It is never compressed or encrypted, and it is not a block.
 pub const MARKER: &str = "limen-volume";
 
-/// The longest marker that is read; a marker is one line of text.
+/// At most this many bytes of a marker are read. A marker is one line of text.
 const MAX_MARKER_BYTES: usize = 4096;
 
 /// The prefix of the keys of blocks.

@@ -61,8 +61,8 @@ impl Extent {
         from < self.end() && self.offset < to
     }
 
-    /// Whether a write to `[from, ..)`, within the extent's chunk, can be done in place: it begins in the
-    /// tail or at its end.
+    /// Whether a write that begins at `from` can be done in place: the tail is open, `from` is in the tail or
+    /// at its end, and `from` is in the extent's chunk.
     pub(crate) fn takes(&self, from: u64) -> bool {
         let same_chunk = ChunkIndex::of(from).0 == ChunkIndex::of(self.offset).0;
         let tail_start = self.offset + u64::from(self.sent());
@@ -161,7 +161,7 @@ impl Extent {
     }
 
     /// Stores the blocks again under a new number; see [`WriteBuffer::restage`](crate::WriteBuffer::restage).
-    /// It keeps one block at a time in memory. The extent shares no block with others.
+    /// Keeps one block at a time in memory. The extent must not share a block with others.
     pub(crate) fn restage(
         &mut self,
         store: &BlockStore,
@@ -298,7 +298,7 @@ impl Extent {
     }
 }
 
-/// Fills `out` with the bytes from `skip` on of a block of a slice of `size` bytes.
+/// Fills `out` with the block's bytes from `skip` on. `size` is the size of the block's slice.
 fn copy_of(
     upload: &Upload,
     skip: usize,
@@ -315,7 +315,8 @@ fn copy_of(
     }
 }
 
-/// Stores a block of a slice of `size` bytes once more, as a block of slice `id`.
+/// Stores a block once more, as a block of slice `id`. `size` is the size of the slice that the block belongs
+/// to now.
 ///
 /// # Errors
 /// As for [`WriteBuffer::restage`](crate::WriteBuffer::restage).

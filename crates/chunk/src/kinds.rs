@@ -15,7 +15,8 @@ pub const MEMORY: &str = "memory";
 pub struct StoreKind {
     pub name: &'static str,
     pub about: &'static str,
-    /// The forms of a bucket, each with its scheme and an example. The scheme of a directory is empty.
+    /// The forms of a bucket's address, each with its scheme and an example. The scheme of a directory is
+    /// empty.
     pub buckets: &'static [(&'static str, &'static str)],
 }
 
@@ -71,7 +72,7 @@ pub const STORES: &[StoreKind] = &[
     },
 ];
 
-/// Parses the address of a bucket, whose scheme must be one of those of its kind.
+/// Parses the address of a bucket. Its scheme must be one that stores of this kind use.
 #[cfg(feature = "remote")]
 pub(crate) fn address(kind: &str, bucket: &str) -> Result<Address, ChunkError> {
     let address = Address::parse(bucket)?;

@@ -33,9 +33,9 @@ struct State<K, V> {
     /// The keys, sorted by [`Entry::used`].
     order: BTreeMap<u64, K>,
     loading: HashSet<K>,
-    /// Entries to be loaded in the background that were not requested since they were planned.
+    /// Keys of entries that are to be loaded in the background. A request for an entry removes its key.
     planned: HashSet<K>,
-    /// Counts uses, so that their order is known.
+    /// The number of uses so far, which puts them in order.
     clock: u64,
     charge: u64,
 }

@@ -1,4 +1,5 @@
-//! The object that records to which volume a store belongs, one in each bucket, and a check that the store works.
+//! The markers, one object in each bucket, which say to which volume the store belongs; and a check that the
+//! store works.
 //!
 //! The marker is read and the store is checked before a volume is served. Otherwise, a directory whose file
 //! system is not mounted yet, the bucket of another volume, or a store that rejects writes would be noticed
@@ -22,8 +23,8 @@ impl BlockStore {
         DirectStore(self.inner.staging().map_or(&*self.inner.backend, |staging| staging.store()))
     }
 
-    /// Writes the marker of each bucket, the text for its index and the number of buckets. They survive a power failure
-    /// once this returns.
+    /// Writes the marker of each bucket. `text` returns the marker's text for the index of the bucket and the
+    /// number of buckets. The markers survive a power failure once this returns.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if a marker cannot be written.
@@ -51,11 +52,12 @@ impl BlockStore {
         on_each(&self.direct().buckets(), remove).into_iter().collect()
     }
 
-    /// Writes, reads, lists and removes one object in each bucket, to verify that the store supports all four, and that
-    /// the buckets are different places.
+    /// Writes, reads, lists and removes one object in each bucket, to verify that the store supports all
+    /// four, and that the buckets are different places.
     ///
     /// # Errors
-    /// [`ChunkError::Store`] for the first call that fails; [`ChunkError::Config`] if two buckets are the same place.
+    /// [`ChunkError::Store`] for the first call that fails; [`ChunkError::Config`] if two buckets are the
+    /// same place.
     pub fn check(&self) -> Result<(), ChunkError> {
         // Several mounts may check one store at the same time.
         let run = format!("check.{}.{:016x}", std::process::id(), RandomState::new().hash_one(()));

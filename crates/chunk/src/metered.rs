@@ -14,7 +14,7 @@ use crate::backend::{Backend, StoreError};
 #[derive(Debug)]
 pub struct RequestMeter {
     pub times: Histogram,
-    /// The sizes of the objects or parts of them that were stored or read; empty for other requests.
+    /// The numbers of bytes that were stored or read; empty for other kinds of requests.
     pub bytes: Histogram,
     pub failures: AtomicU64,
     /// Requests for an object that does not exist. A list, a delete or a stat never counts here.

@@ -1,4 +1,5 @@
-//! Optional kinds of stores: translates a bucket's address to opendal's settings.
+//! Google Cloud Storage, Azure Blob Storage, WebDAV and SFTP: translates a bucket's address to opendal's
+//! settings.
 
 use opendal::{Operator, services};
 
@@ -20,7 +21,7 @@ pub(crate) fn gcs(bucket: &str) -> Result<Operator, ChunkError> {
 }
 
 /// Opens a bucket `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`. If the host is an IPv4 address,
-/// as of an emulator or of Azure Stack, the account is the first part of the path.
+/// as it is for an emulator or for Azure Stack, the account is the first part of the path.
 #[cfg(feature = "azblob")]
 pub(crate) fn azblob(bucket: &str) -> Result<Operator, ChunkError> {
     let address = address_of("azblob", bucket)?;

@@ -1,4 +1,5 @@
-//! Single pages of blocks that rows share, in the cache of blocks.
+//! Caches single pages of blocks that several rows share: which pages to fetch, and their keys in the block
+//! cache.
 
 use std::ops::Range;
 
@@ -10,8 +11,8 @@ use crate::format::PAGE_BYTES;
 /// A block, or one of its pages ([`page_key`]).
 pub(crate) type BlockKey = (SliceId, u32);
 
-/// Set in the second number of the key of a page, and not in that of a block: a slice has far fewer blocks
-/// and pages.
+/// Set in the second number of a page's key, but not of a block's key. A slice has far fewer than 2^31 blocks
+/// or pages.
 const PAGE: u32 = 1 << 31;
 
 /// Whether to fetch a block of `len` bytes as a whole, if several rows share its slice and a request reads
@@ -35,7 +36,7 @@ pub(crate) fn pages_to_cache(
     is_sparse.then_some(pages)
 }
 
-/// The key of a page in the cache of blocks.
+/// The key of a page in the block cache.
 pub(crate) fn page_key(name: BlockName, page: u32) -> BlockKey {
     (name.id, PAGE | (name.block * (BLOCK_BYTES / PAGE_BYTES) + page))
 }

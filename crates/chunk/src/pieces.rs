@@ -14,7 +14,7 @@ use crate::resolve::{Piece, PieceSource, resolve};
 use crate::store::BlockStore;
 
 impl BlockStore {
-    /// Fills `buf` with the bytes from `pos` on of a chunk with these rows, which are in commit order.
+    /// Fills `buf` with the bytes of a chunk from `pos` on. `rows` are the chunk's rows in commit order.
     ///
     /// # Errors
     /// As for [`BlockStore::read`]; also [`ChunkError::Row`] for an inline row that holds fewer bytes than

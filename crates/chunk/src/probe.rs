@@ -1,4 +1,5 @@
-//! Small objects that are written to learn what a store does, and which buckets are the same place.
+//! Probes: small objects that are written to check that a store works, and to find buckets that are the same
+//! place.
 
 use bytes::Bytes;
 use types::Errno;
@@ -8,7 +9,8 @@ use crate::backend::{Backend, Bucket, StoreError};
 use crate::error::store_error;
 use crate::parallel::on_each;
 
-/// The prefix of the objects. If a check is interrupted, they remain; a later mount cleans the `tmp/` of a directory.
+/// The prefix of the objects' keys. After an interrupted check, the objects remain. If the bucket is a
+/// directory, a later mount removes them from its `tmp/`.
 const PREFIX: &str = "tmp/";
 
 const DATA: &[u8] = b"limen";
@@ -17,8 +19,8 @@ fn key(run: &str, index: usize) -> String {
     format!("{PREFIX}{run}.{index}")
 }
 
-/// Writes an object to each bucket. If that fails, removes those that are written. Returns the error of a full bucket only
-/// if no bucket has another error, because a full store can still be read.
+/// Writes an object to each bucket. If a write fails, removes the objects that were written. Returns the
+/// error of a full bucket only if no bucket has another error, because a full store can still be read.
 pub(crate) fn put(buckets: &[Bucket<'_>], run: &str) -> Result<(), ChunkError> {
     let written = on_each(buckets, |index, store| {
         let key = key(run, index);
@@ -46,7 +48,7 @@ pub(crate) fn read(buckets: &[Bucket<'_>], run: &str) -> Result<(), ChunkError> 
     read.into_iter().collect()
 }
 
-/// The indexes of the objects of this run that each bucket has.
+/// For each bucket, the indexes of the objects of this run that it has.
 pub(crate) fn find(buckets: &[Bucket<'_>], run: &str) -> Result<Vec<Vec<usize>>, ChunkError> {
     let index = |name: &str| name.strip_prefix(run)?.strip_prefix('.')?.parse().ok();
     let found = on_each(buckets, |at, store| {

@@ -127,7 +127,7 @@ impl Inner {
         self.blocks.load_planned(page_key(name, page), || self.load_page(name, page))
     }
 
-    /// A page from the disk or the store, and its charge in the cache.
+    /// Fetches a page from the cache on disk or from the store. Returns it with its charge in the cache.
     fn load_page(&self, name: BlockName, page: u32) -> Result<(Bytes, u64), ChunkError> {
         let data = self.verified_pages(name, page..page + 1)?;
         let charge = data.len() as u64;
@@ -144,7 +144,7 @@ impl Inner {
         .map(|(_, data)| data)
     }
 
-    /// Pages from the disk or the store.
+    /// Fetches pages from the cache on disk or from the store, and verifies them.
     fn fetch_pages(&self, name: BlockName, range: Range<u32>) -> Result<(Arc<Pages>, Bytes), ChunkError> {
         let pages = self.trailers.get_or_load((name.id, name.block), || {
             let layout = self.fetch_layout(name)?;
@@ -185,7 +185,7 @@ impl Inner {
         self.blocks.load_planned((name.id, name.block), || self.load_block(name))
     }
 
-    /// The block from the disk or the store, and its charge in the cache.
+    /// Fetches a block from the cache on disk or from the store. Returns it with its charge in the cache.
     fn load_block(&self, name: BlockName) -> Result<(Bytes, u64), ChunkError> {
         let charge = u64::from(name.len);
         let cached = self.disk.as_ref().and_then(|disk| disk.get_whole(name, object_len_bound(name.len)));

@@ -35,8 +35,8 @@ pub struct StorageConfig {
     /// - `webdav`: `https://HOST[:PORT]/PATH`, with `WEBDAV_USERNAME` and `WEBDAV_PASSWORD`.
     /// - `sftp`: `sftp://[USER@]HOST[:PORT]/PATH`, through the `ssh` command and its configuration.
     ///
-    /// With [`SHARDS`](crate::SHARDS) before it, and a range such as `{0..15}` in it, it is the address of several
-    /// buckets.
+    /// An address that begins with [`SHARDS`](crate::SHARDS) and contains a range such as `{0..15}` names
+    /// several buckets.
     pub bucket: String,
 }
 
@@ -44,7 +44,8 @@ impl StorageConfig {
     /// The addresses of the buckets: one, or all that the address names.
     ///
     /// # Errors
-    /// [`ChunkError::Config`] if the address has no valid range of buckets.
+    /// [`ChunkError::Config`] if the address begins with [`SHARDS`](crate::SHARDS), but has no valid range of
+    /// buckets.
     pub fn buckets(&self) -> Result<Vec<String>, ChunkError> {
         addresses(&self.bucket)
     }

@@ -1,7 +1,7 @@
 //! A store whose objects are spread over several buckets (see `shards.rs`).
 //!
-//! Each object is in the bucket that its key determines. An object that is in another bucket does not exist for readers
-//! and listings, so that a listing shows exactly what a read finds.
+//! Each object is in the bucket that its key determines. An object that is in another bucket does not exist
+//! for readers and listings, so that a listing shows exactly what a read finds.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::SystemTime;
@@ -48,7 +48,7 @@ impl Sharded {
     }
 }
 
-/// Runs requests to several buckets. Their time counts for the request of this thread.
+/// Runs requests to several buckets on several threads. Their duration counts as one wait of this thread.
 fn wait<T>(call: &'static str, requests: impl FnOnce() -> T) -> T {
     wait_on(WaitTarget::Store(call), || {
         let began = Instant::now();
@@ -57,9 +57,9 @@ fn wait<T>(call: &'static str, requests: impl FnOnce() -> T) -> T {
 }
 
 impl Backend for Sharded {
-    /// All buckets get the same part of new objects, and an object cannot go to another bucket. So the store is full as
-    /// soon as one bucket is, and the bucket with the least room determines the sum. Buckets on one file system share
-    /// its room.
+    /// All buckets get the same part of new objects, and an object cannot go to another bucket. So the store
+    /// is full as soon as one bucket is, and the bucket with the least room determines the sum. Buckets on
+    /// one file system share its room.
     fn free_bytes(&self) -> Option<u64> {
         let mut disks: HashMap<u64, (u64, u64)> = HashMap::new();
         for Shard { store, .. } in &self.shards {
@@ -120,7 +120,7 @@ impl Backend for Sharded {
         for key in keys {
             keys_of[index_of(key, self.shards.len())].push(key.clone());
         }
-        // Few keys are in few buckets, and one bucket needs no other thread.
+        // Only buckets that have keys get a request. A request to a single bucket runs on this thread.
         let (buckets, keys): (Vec<_>, Vec<_>) =
             self.buckets().into_iter().zip(keys_of).filter(|(_, keys)| !keys.is_empty()).unzip();
         let sync = |index: usize, store: &dyn Backend| store.sync(&keys[index]);
@@ -151,7 +151,7 @@ impl Shard {
         })
     }
 
-    /// As [`Shard::named`], but a missing object stays one.
+    /// As [`Shard::named`], but the error for a missing object stays [`StoreError::NotFound`].
     fn found<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
         match answer {
             Err(StoreError::NotFound) => answer,

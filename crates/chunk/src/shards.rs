@@ -5,9 +5,10 @@
 //! shards:/mnt/disk{01..12}/home        12 directories
 //! ```
 //!
-//! The prefix `shards:` is part of the address, because braces alone are not enough: an address without the prefix is
-//! one bucket, even if its name contains `{0..15}`. No address of one bucket begins with `shards:`, because that of a
-//! directory begins with a slash, and that of another store with the scheme of its kind.
+//! The prefix `shards:` is part of the address, because braces alone are not enough: an address without the
+//! prefix is one bucket, even if its name contains `{0..15}`. No address of a single bucket begins with
+//! `shards:`, because the address of a directory begins with a slash, and every other address with the scheme
+//! of its kind.
 
 use crate::ChunkError;
 
@@ -23,7 +24,7 @@ const MAX_DIGITS: usize = 20;
 /// The addresses of the buckets that an address names: one, or those of its range, in order.
 ///
 /// # Errors
-/// [`ChunkError::Config`] if the address begins with [`SHARDS`], but is not that of 2 to 256 buckets.
+/// [`ChunkError::Config`] if the address begins with [`SHARDS`], but does not name 2 to 256 buckets.
 pub(crate) fn addresses(address: &str) -> Result<Vec<String>, ChunkError> {
     let Some(pattern) = address.strip_prefix(SHARDS) else { return Ok(vec![address.to_owned()]) };
     let fail = |what: String| ChunkError::Config(format!("the address {address:?} {what}"));
@@ -62,13 +63,15 @@ pub fn has_range(address: &str) -> bool {
     false
 }
 
-/// The bucket of an object, of those that [`StorageConfig::buckets`](crate::StorageConfig::buckets) returns.
+/// The bucket that the object `key` is in. `buckets` are those that
+/// [`StorageConfig::buckets`](crate::StorageConfig::buckets) returns.
 pub fn bucket_of<'a>(buckets: &'a [String], key: &str) -> Option<&'a str> {
     buckets.get(index_of(key, buckets.len())).map(String::as_str)
 }
 
-/// The index of the bucket of an object. It must never change, because the objects of all volumes are where it says. It
-/// is the CRC-32 of the key modulo the number of buckets, so that a script can compute it, too.
+/// The index of the bucket that an object is in: the CRC-32 of the key modulo the number of buckets, so that
+/// a script can compute it too. This rule must never change, because the objects of existing volumes are
+/// stored by it.
 pub(crate) fn index_of(key: &str, buckets: usize) -> usize {
     (crc32(key.as_bytes()) as usize).checked_rem(buckets).unwrap_or(0)
 }

@@ -259,8 +259,8 @@ impl BlockStore {
         self.inner.blocks.capacity()
     }
 
-    /// For tests: fetches block `block` of slice `id`, which holds `size` bytes, from the store, past all
-    /// caches, and verifies all of it.
+    /// Fetches block `block` of slice `id`, which holds `size` bytes, past all caches, and verifies all of
+    /// it. Outside of this file, only tests call it.
     ///
     /// # Errors
     /// [`ChunkError::Row`] if the slice has no such block; otherwise as for [`BlockStore::read`].
@@ -384,8 +384,8 @@ impl BlockStore {
         self.inner.uploads().is_some_and(Uploads::has_lost)
     }
 
-    /// Whether a staged block of this slice may have been lost. [`BlockStore::verify_slice`] tells whether the
-    /// store has it nevertheless.
+    /// Whether a staged block of this slice may have been lost. [`BlockStore::verify_slice`] tells whether
+    /// the store has it nevertheless.
     pub fn may_have_lost(&self, id: SliceId) -> bool {
         self.inner.uploads().is_some_and(|uploads| uploads.may_have_lost(id))
     }
@@ -549,8 +549,9 @@ impl Inner {
         self.volatile.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slice stays listed until it is durable. Otherwise, a concurrent fsync of the same slice would find
-    /// it unlisted and could return before this one has synced it.
+    /// Makes everything in the store durable. A slice stays listed until it is durable. Otherwise, a
+    /// concurrent fsync of the same slice would find it unlisted and could return before this one has synced
+    /// it.
     fn sync_all(&self) -> Result<(), ChunkError> {
         let pending = self.volatile().clone();
         self.backend.sync_all().map_err(|error| store_error("sync", "the store", error))?;

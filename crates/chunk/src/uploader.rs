@@ -73,7 +73,8 @@ struct State {
     bytes: u64,
     uploaded: u64,
     failures: u64,
-    /// The slices of staged blocks that were lost. If there are more than [`MAX_LOST`], any slice may be.
+    /// The slices of staged blocks that were lost, at most [`MAX_LOST`]. If there are more, `has_lost_more`
+    /// is set, and every slice may have lost a block.
     lost: HashSet<SliceId>,
     has_lost_more: bool,
     /// Set while uploads fail.
@@ -200,8 +201,8 @@ impl Uploads {
         state.objects.get(key).filter(|object| object.step != Step::Written).map(|object| object.area)
     }
 
-    /// Takes an object out of the queue, after waiting for a running upload of it. `None` if it was not
-    /// queued.
+    /// Takes an object out of the queue, after its running write to the local disk or upload has ended.
+    /// `None` if it was not queued.
     pub(crate) fn withdraw(&self, key: &str) -> Option<Withdrawn> {
         let busy =
             |state: &mut State| state.objects.get(key).is_some_and(|object| object.step != Step::Waits);

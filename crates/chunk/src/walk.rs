@@ -65,7 +65,8 @@ impl BlockStore {
         let inner = &self.inner;
         inner.forget_all();
         let mut removed = 0;
-        // A request to all buckets does not reach objects that belong in another bucket, such as those of a copy.
+        // Each bucket is walked by itself, because a request to the whole store does not reach objects that
+        // are in a wrong bucket, for example after a copy.
         let buckets = self.direct().buckets().into_iter().map(|bucket| bucket.store);
         let staged = inner.staging().map(|_| &*inner.backend);
         for backend in buckets.chain(staged) {

@@ -424,7 +424,7 @@ fn a_shared_block_stays_until_no_extent_has_bytes_in_it() {
     let staged = buffer.stage(None).unwrap();
     assert_eq!((staged.rows.len(), staged.slices(), blocks(&context)), (2, vec![SliceId(1)], 1));
     buffer.committed(&staged);
-    // Now the last one is dropped before any row was staged.
+    // Now all extents of the block are dropped before any row was staged.
     [0, 1000].into_iter().for_each(|at| write(&mut buffer, at));
     faults.add(StoreCall::Put, Fault::DoneThenFail(Errno::EIO), 1000);
     assert!(buffer.stage(None).is_err());
