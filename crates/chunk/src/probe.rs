@@ -10,7 +10,7 @@ use crate::error::store_error;
 use crate::parallel::on_each;
 
 /// The prefix of the objects' keys. After an interrupted check, the objects remain. If the bucket is a
-/// directory, a later mount removes them from its `tmp/`.
+/// directory, a later mount removes them from its `tmp/` when they are a day old.
 const PREFIX: &str = "tmp/";
 
 const DATA: &[u8] = b"limen";
