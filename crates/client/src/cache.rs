@@ -63,7 +63,7 @@ pub(crate) struct Cache {
     misses: ShardedCounter,
 }
 
-/// The counters of the directories that share them.
+/// Counters that several directories share.
 #[derive(Debug, Default)]
 struct Counters {
     /// Entries lost from the cache. Counted under the lock of the shard that lost them.
@@ -120,7 +120,7 @@ impl Cache {
         }
     }
 
-    /// The moment of `instant`. The first moment, if that is before the cache was created.
+    /// The moment of `instant`; the first moment if `instant` is before the creation of the cache.
     fn moment(&self, instant: Instant) -> Moment {
         let nanos = instant.saturating_duration_since(self.origin).as_nanos();
         Moment(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -191,7 +191,7 @@ impl Cache {
         inodes
     }
 
-    /// Whether the name is known to be absent from its directory.
+    /// Returns `Dirent(None)` if the name is known to be absent from its directory.
     fn absence(&self, key: &Key) -> Option<Value> {
         let Key::Dirent(dir, name) = key else { return None };
         let Some(Value::Listed { to, losses }) = self.get(&Key::Listed(*dir), None) else { return None };
@@ -271,7 +271,8 @@ impl Cache {
             (Some(_), _) => return,
         };
         let (mut shard, hash) = self.shard(&key);
-        // From here on an invalidation finds the mark.
+        // An invalidation takes this lock too: an earlier one has been counted, and a later one finds the
+        // mark.
         if self.invalidations(dir) == before.invalidations {
             self.insert_into(
                 &mut shard,
@@ -418,7 +419,8 @@ impl Cache {
                 shard.floor = shard.floor.max(seq);
                 shard.invalidated = Some(self.now());
                 drop(shard);
-                // In a completely cached directory, an unknown name must be stored as such.
+                // In a completely cached directory, a name without a slot counts as absent. So the name is
+                // stored as unknown.
                 if in_listing {
                     self.put(key, Value::Unknown, seq);
                 }
@@ -498,8 +500,8 @@ impl KnownRecords for Cache {
 }
 
 impl Shard {
-    /// Notes that a commit of this client changed the record in `seq` to a value that must not be cached.
-    /// Drops older values.
+    /// Handles a commit of this client that changed the record in `seq` to a value that must not be cached:
+    /// drops older values, and accepts none any more.
     fn pass_over(&mut self, hash: u64, key: &Key, seq: Seq) {
         match self.slots.get_mut(hash, key) {
             Some(slot) if slot.seq < seq => {

@@ -55,7 +55,7 @@ pub struct CloneProgress {
 pub enum CloneError {
     #[error("interrupted")]
     Interrupted,
-    /// The quota of the directory that gets the copy was set or removed meanwhile.
+    /// The quota of the directory that gets the copy was set or removed during the copy.
     #[error("the quota of the target directory has changed during the copy")]
     QuotaChanged,
     #[error(transparent)]
@@ -175,7 +175,7 @@ impl Numbers {
     }
 }
 
-/// A directory of the source to list after a name, and its copy.
+/// A directory of the source, whose entries after `after` are to be listed and copied, and its copy.
 #[derive(Debug)]
 struct Task {
     from: Ino,
@@ -197,7 +197,7 @@ struct Cloner<'a> {
     session: SessionId,
     root: Ino,
     numbers: Numbers,
-    /// For each file with several names: its copy, and how many of its names were not met yet.
+    /// For each file with several names: its copy, and how many of its names have not been met yet.
     links: Mutex<HashMap<Ino, (Ino, u32)>>,
     tasks: Mutex<Tasks>,
     changed: Condvar,
@@ -297,7 +297,7 @@ impl Cloner<'_> {
     }
 
     /// Copies the next entries of a directory, and then of other waiting directories, until there are enough
-    /// for one transaction. Directories are listed in whole pages, so there may be more.
+    /// for one transaction. Directories are listed in whole pages, so there may be more entries than that.
     fn copy_from(&self, first: Task) -> Result<(), CloneError> {
         let mut gathered = Gathered::default();
         let mut next = Some(first);
@@ -368,7 +368,7 @@ impl Cloner<'_> {
         }
         let number = self.numbers.take(self.meta)?;
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have met another name meanwhile.
+        // Another thread may have met another name of the file meanwhile.
         if let Some(copy) = known(&mut links) {
             return Ok(copy);
         }
@@ -477,7 +477,8 @@ fn is_doubtful(failure: &Failure) -> bool {
     matches!(failure, Failure::Engine(error) if error.kind == ErrorKind::Indeterminate)
 }
 
-/// Whether the engine certainly did not execute a request, and would reject it again.
+/// Whether an operation certainly did not happen, and would fail again: the engine rejects it, or it has met
+/// too many conflicts.
 pub(crate) fn is_refused(error: &EngineError) -> bool {
     error.kind == ErrorKind::Determinate { transient: false } && error.errno == Errno::EIO
 }
@@ -555,8 +556,8 @@ mod tests {
             // One page of the root, then each directory in pages of 512 entries.
             assert_eq!(cost.scans, 1 + scans, "{directories} directories");
             // These are requests for the source, for the begin and the end of the copy, for four leases of
-            // numbers, and for three transactions: one has the directories, and two have the files, each with
-            // two records.
+            // numbers, and for three transactions: one has the directories, and two have the files, which are
+            // two records each.
             assert!(cost.reads <= 15 && cost.commits <= 12, "{directories} directories: {cost:?}");
         }
     }

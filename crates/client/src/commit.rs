@@ -1,5 +1,5 @@
-//! Commits, and requests that change nothing, with retries. See `doubt.rs` for operations that may have
-//! happened.
+//! Sends commits, and requests that change nothing, and retries them if they fail. See `doubt.rs` for
+//! operations that may have happened.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;

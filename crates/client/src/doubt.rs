@@ -7,14 +7,14 @@
 //!   flight, and its guards may hold again when it arrives. So the next plan is sent under the same id, also
 //!   if it ends in an error or has no effects: an earlier attempt then has no effect when it arrives.
 //! - The engine does not tell which plan was committed under an id. So each plan but the first has one more
-//!   effect, a mark: a record of a wait for a lock on the root, whose lock owner has the number of the
-//!   operation. It contains the number of the plan and the error in which the plan ended. If the engine
-//!   answers that the id was committed before, the mark tells the answer of the operation; if there is none,
-//!   the first plan was committed.
-//! - An engine remembers the id as long as its term is open, and the term stays open as long as the operation
-//!   has no answer: see `terms.rs`. So the operation is retried for the whole retry timeout, and a caller
-//!   that keeps the [`InDoubtTxn`] can retry it at any later time. After the loss of the session, none of the
-//!   session's operations can commit any more.
+//!   effect, a mark. A mark has the form of a wait for a lock on the root directory. It contains the id of
+//!   the operation in its lock owner, the number of the plan, and the error in which the plan ended. If the
+//!   engine answers that the id was committed before, the mark tells the answer of the operation; if there is
+//!   none, the first plan was committed.
+//! - An engine remembers the id as long as the id's term is open, and the term stays open as long as the
+//!   operation has no answer: see `terms.rs`. So the operation is retried for the whole retry timeout, and a
+//!   caller that keeps the [`InDoubtTxn`] can retry it at any later time. After the loss of the session, none
+//!   of the session's operations can commit any more.
 //! - Some operations are guarded by no term: those of tools, and the beginning of a session. The engine drops
 //!   their ids after some minutes, and a later retry would apply them twice. So they are not retried later
 //!   than [`REPEAT_FOR`] after the first attempt, even if the retry timeout is longer: the operation then
@@ -100,9 +100,9 @@ impl Plan {
     }
 }
 
-/// For how long after the first attempt an operation in doubt that no term guards is retried. Redis keeps its
-/// id for 120 s (or for a million results, if they come faster), MySQL, etcd and TiKV for 180 s, PostgreSQL
-/// for 300 s. The last request that is sent needs some of that time to arrive.
+/// For how long after the first attempt an operation in doubt that no term guards is retried. Redis keeps the
+/// operation's id for 120 s (or for a million results, if they come faster), MySQL, etcd and TiKV for 180 s,
+/// PostgreSQL for 300 s. The last request that is sent needs some of that time to arrive.
 pub(crate) const REPEAT_FOR: Duration = Duration::from_secs(90);
 
 /// Whether the answer to a transaction may be about an earlier plan under the same id. An engine returns the

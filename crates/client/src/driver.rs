@@ -173,8 +173,9 @@ impl Meta {
         Ok(found)
     }
 
-    /// Whether the database is a file of this machine ([`Engine::is_embedded`]). Then only a client that has the volume
-    /// exclusively holds directories, and others use the records that it has committed, without a recall.
+    /// Whether the database is a file of this machine ([`Engine::is_embedded`]). Then only a client that has
+    /// the volume exclusively holds directories, and others use the records that it has committed, without a
+    /// recall.
     pub(crate) fn is_embedded(&self) -> bool {
         self.embedded
     }
@@ -211,8 +212,8 @@ impl Meta {
         now.nanos() < self.current_until.load(Ordering::Acquire) && self.fence.is_valid(now)
     }
 
-    /// The names of inodes, each with its directory, as far as they are cached or held. They may be outdated. With a
-    /// full cache, this takes some milliseconds.
+    /// The names of inodes, each with its directory, as far as they are cached or held. They may be outdated.
+    /// With a full cache, this takes some milliseconds.
     pub fn cached_names(&self, inos: &BTreeSet<Ino>) -> BTreeMap<Ino, (Ino, Name)> {
         let mut names = self.cache.names_of(inos);
         self.add_held_names(inos, &mut names);
@@ -253,8 +254,9 @@ impl Meta {
 
     /// Whether the cache may lack this change. It may lack any change by another client. After an
     /// indeterminate operation, it may also lack this client's own changes, until every change that the
-    /// operation may have caused was delivered. This is compared with `delivered_to` and not with the present
-    /// time, because changes are delivered late if this process was stopped.
+    /// operation may have caused was delivered. The end of that time (`in_doubt_until`) is compared with
+    /// `delivered_to` and not with the present time, because changes are delivered late if this process was
+    /// stopped.
     pub fn cache_may_lack(&self, change: &Change) -> bool {
         change.by != self.session()
             || self.terms.are_doubtful()
@@ -271,8 +273,8 @@ impl Meta {
         }
     }
 
-    /// Invalidates the record of an inode, because others may have changed it. Reads that began before are
-    /// not cached.
+    /// Invalidates the record of an inode, because others may have changed it. The answers of reads that
+    /// began earlier are not cached.
     pub fn invalidate(&self, ino: Ino) {
         self.cache.invalidate_any_seq(Key::Inode(ino));
     }
@@ -294,8 +296,8 @@ impl Meta {
             .for_each(|key| self.cache.invalidate_any_seq(key));
     }
 
-    /// The key of the cache entry for a changed part of the volume. Also invalidates the listing of the
-    /// directory.
+    /// The key of the cache entry for a changed part of the volume. If the part is a dirent, also invalidates
+    /// the listing of its directory.
     fn changed(&self, part: &Invalidation) -> Option<Key> {
         match part {
             Invalidation::Inode(ino) => Some(Key::Inode(*ino)),

@@ -19,8 +19,8 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether the engine certainly did not execute a request, and would reject it again. It may accept a
-    /// smaller one.
+    /// Whether the operation certainly did not happen, and would fail again: the engine rejects it, or it has
+    /// met too many conflicts. A smaller operation may succeed.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Failure::Engine(error) if error.kind == ErrorKind::Determinate { transient: false })
     }

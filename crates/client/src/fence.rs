@@ -2,7 +2,7 @@
 //! removal.
 //!
 //! A client that shares a volume is registered by one record. Another client may remove that record if it
-//! considers the registered client dead. Each change of a registered client carries
+//! considers the registered client dead. Each change of such a client carries
 //! [`Guard::Term`](meta::Guard::Term), so none of its changes commits after the removal, however late it
 //! reaches the database. The client learns of the removal from the conflict
 //! ([`Failure::Fenced`](crate::Failure::Fenced)). It then makes no changes until it has a new session

@@ -1,4 +1,5 @@
-//! The transactions of the queue of changes in held directories, and how they are merged and marked in requests; see `held.rs`.
+//! The queued transactions of held directories, and how they are merged into requests and marked; see
+//! `held.rs`.
 
 use std::collections::VecDeque;
 
@@ -30,8 +31,8 @@ pub(crate) struct Sent {
     pub(crate) merged: Vec<Merged>,
 }
 
-/// The mark of a transaction that is committed: an open term to which no operation belongs. The terms of operations are
-/// counted from 1, and a session never has 2^31 of them.
+/// The mark of a transaction that is committed: an open term to which no operation belongs. The terms of
+/// operations are counted from 1, and a session never has 2^31 of them.
 pub(crate) fn mark_of(id: OpId) -> Term {
     const MARK: u32 = 1 << 31;
     Term(MARK | id.0 as u32 & (MARK - 1))
@@ -85,9 +86,10 @@ impl Sent {
         sent
     }
 
-    /// Adds to each transaction an effect that marks it as committed, and removes the mark of the one before. An embedded
-    /// engine forgets the results of transactions when the process ends. From the mark, which is committed with the
-    /// transaction, a replay learns which of the transactions that were sent last are committed.
+    /// Adds to each transaction an effect that stores its mark and removes the mark of the transaction before
+    /// it. An embedded engine forgets the results of transactions when the process ends. The mark is
+    /// committed together with the transaction, so a replay learns from it which of the transactions that
+    /// were sent last are committed.
     pub(crate) fn mark(&mut self, last_mark: &mut Option<Term>) {
         for txn in &mut self.txns {
             let mark = mark_of(txn.op_id);

@@ -1,10 +1,10 @@
 //! Directories that this client holds: changes below them are answered at once and committed afterwards.
 //!
 //! A directory that this client creates is held by its session from the start: its record names the session
-//! ([`Inode::holder`]). If another client reads this record for an operation, it recalls the directory before
-//! it continues (`recall.rs`). So until this client gives the directory back, nobody else reads or changes
-//! its content. Inodes that are created in a held directory are held too. A directory that was given back is
-//! never held again.
+//! ([`Inode::holder`](meta::Inode::holder)). If another client reads this record for an operation, it recalls
+//! the directory before it continues (`recall.rs`). So until this client gives the directory back, nobody
+//! else reads or changes its content. Inodes that are created in a held directory are held too. A directory
+//! that was given back is never held again.
 //!
 //! While a directory is held, its current state is in memory: `records` has the inodes, entries and rows of
 //! everything that was created in held directories. A transaction that concerns only these is applied to
@@ -28,9 +28,9 @@
 //! The transactions of a request are merged (`merge.rs`). A request that failed is sent again unchanged,
 //! because it may have been committed under its ids.
 //!
-//! On an embedded engine, the client that has the volume exclusively holds directories. Nobody recalls them: others use the
-//! records that are committed. The engine forgets the results of transactions with the process, so each transaction of the
-//! queue also leaves a mark in the database ([`Sent::mark`]).
+//! On an embedded engine, the client that has the volume exclusively holds directories. Nobody recalls them:
+//! others use the records that are committed. The engine forgets the results of transactions when its process
+//! ends, so each transaction of the queue also leaves a mark in the database ([`Sent::mark`]).
 //!
 //! Lock order: `sending`, then `state`. No lock but `sending` is held during a request.
 
@@ -61,9 +61,11 @@ pub(crate) const MAX_INODES: usize = 100_000;
 /// four times this time, the time doubles, up to [`MAX_SUSPENSION`].
 pub(crate) const MIN_SUSPENSION: Duration = Duration::from_secs(1);
 pub(crate) const MAX_SUSPENSION: Duration = Duration::from_secs(600);
-/// How long the thread that commits the queue waits for more transactions if fewer than [`MAX_GROUP`] are
-/// queued, and how often it looks meanwhile. A request with many transactions costs little more than one with
-/// few. Callers that need the commit do not wait for this: fsync, a recall and a full queue send at once.
+/// How long the thread that commits the queue waits for more transactions if fewer than
+/// [`MAX_GROUP`](crate::group::MAX_GROUP) are queued, and how often it looks meanwhile. On an embedded
+/// engine, it waits only for [`GATHER_STEP`]. A request with many transactions costs little more than one
+/// with few. Callers that need the commit do not wait for this: fsync, a recall and a full queue send at
+/// once.
 pub(crate) const GATHER_FOR: Duration = Duration::from_millis(30);
 pub(crate) const GATHER_STEP: Duration = Duration::from_millis(3);
 /// How long no directory is held after the disk of an embedded database was found to be nearly full.
@@ -156,7 +158,7 @@ pub(crate) struct Entered<'a> {
 /// The part of a read that is answered from held records.
 #[derive(Debug)]
 pub(crate) enum HeldRead {
-    /// None is held.
+    /// None of the records is held.
     Nothing,
     /// All are held: their values at one moment.
     All(Snapshot),
@@ -370,7 +372,8 @@ impl State {
         self.queued += 1;
     }
 
-    /// Queues a transaction whose guards may fail, and that nobody waits for.
+    /// Queues a transaction whose guards may fail. No program waits for an answer to it, so it is queued even
+    /// if the journal cannot take it.
     pub(crate) fn push_optional(&mut self, txn: Txn, ticket: Ticket) {
         if let Some(journal) = &mut self.journal
             && !journal.queued(&txn, true)
@@ -425,7 +428,8 @@ impl State {
         snapshot
     }
 
-    /// Notes a recall. Returns how long this client is to hold no new directory.
+    /// Records that another client has recalled a directory. Returns how long this client is to hold no new
+    /// directory.
     pub(crate) fn suspend_holding(&mut self) -> Duration {
         let now = Instant::now();
         let time = match self.last_suspension {

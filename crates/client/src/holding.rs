@@ -254,7 +254,7 @@ impl Meta {
         }
     }
 
-    /// Takes over the result of a transaction that was sent to the engine. `is_known` says whether the
+    /// Updates what is held after a transaction that was sent to the engine. `is_known` says whether the
     /// transaction was certainly committed.
     pub(crate) fn leave(&self, entered: Option<Entered<'_>>, txn: &Txn, is_known: bool) {
         let Some(entered) =
@@ -375,8 +375,8 @@ impl Meta {
         (!page.snapshot.records.iter().any(is_elsewhere)).then_some(page)
     }
 
-    /// Adds the names of those inodes that have a name in a held directory, each with this directory. Reads all held entries,
-    /// and operations in held directories wait meanwhile.
+    /// Adds the names of those inodes that have a name in a held directory, each with this directory. Reads
+    /// all held entries, and operations in held directories wait meanwhile.
     pub(crate) fn add_held_names(&self, inos: &BTreeSet<Ino>, names: &mut BTreeMap<Ino, (Ino, Name)>) {
         if self.held.is_idle() {
             return;
@@ -397,8 +397,8 @@ impl Meta {
         }
     }
 
-    /// Reads records. Those that are held come from memory; no record is cached unless `is_remembered`. Also
-    /// returns the number of snapshots that the records are from.
+    /// Reads records. Held records come from memory. Unless `is_remembered` is set, only records that never
+    /// change are cached. Also returns the number of snapshots that the records are from.
     ///
     /// # Errors
     /// Those of the database.

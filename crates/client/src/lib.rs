@@ -1,5 +1,5 @@
 //! A client of a volume: runs operations on an engine, with one retry loop, and caches the records that it
-//! has read.
+//! has read. Its entry point is [`Meta`].
 
 mod activity;
 mod cache;

@@ -67,7 +67,7 @@ impl Listings {
         Generation(self.counter(dir).load(Ordering::Acquire))
     }
 
-    /// Notes that an entry of the directory has changed or may have changed.
+    /// Increments the generation, because an entry of the directory has changed or may have changed.
     pub(crate) fn changed(&self, dir: Ino) {
         self.counter(dir).fetch_add(1, Ordering::AcqRel);
     }

@@ -92,7 +92,8 @@ impl Meta {
         };
         let Some(sent) = sending.as_mut() else { return Ok(()) };
         let slices: Vec<SliceId> = sent.txns.iter().flat_map(slices_of).collect();
-        // An embedded engine refuses no transaction for what it contains, but may fail for a while. The queue is then kept.
+        // An embedded engine refuses no transaction for what it contains, but may fail for a while. The queue
+        // is then kept.
         let refused = |error: &EngineError| {
             !self.is_embedded()
                 && error.kind == ErrorKind::Determinate { transient: false }
@@ -169,8 +170,8 @@ impl Meta {
         self.held.is_ending.store(false, Ordering::Release);
     }
 
-    /// Makes slices durable before a row that names them is committed. An exclusive mount does this when it makes the rows
-    /// durable.
+    /// Makes slices durable before a row that names them is committed. An exclusive mount does this when it
+    /// makes the rows durable.
     pub(crate) fn make_durable(&self, slices: &[SliceId]) -> Result<(), EngineError> {
         match self.held.make_durable.get() {
             Some(make_durable) if !slices.is_empty() && !self.is_exclusive() => {
@@ -317,8 +318,8 @@ impl Meta {
         }
     }
 
-    /// Waits for more transactions, until the queue fills a request or [`GATHER_FOR`] has passed. A recall
-    /// also ends the wait.
+    /// Waits for more transactions, until the queue fills a request or [`GATHER_FOR`] has passed
+    /// ([`GATHER_STEP`] on an embedded engine). A recall also ends the wait.
     fn gather(&self) {
         let until = Instant::now() + if self.is_embedded() { GATHER_STEP } else { GATHER_FOR };
         loop {
@@ -333,8 +334,8 @@ impl Meta {
         }
     }
 
-    /// If the disk of an embedded database is nearly full, gives everything back, and holds nothing for a while. So no
-    /// change is answered that cannot be committed.
+    /// If the disk of an embedded database is nearly full, gives everything back, and holds nothing for a
+    /// while. So no change is answered that cannot be committed.
     pub(crate) fn look_for_room(&self) {
         if self.held.has_room.get().is_none_or(|has_room| has_room()) {
             return;

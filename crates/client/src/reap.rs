@@ -26,8 +26,8 @@ impl Meta {
         if orphans.is_empty() {
             return Ok(());
         }
-        // After any other error, for example because the database is down, each orphan would fail in the same
-        // way, after all retries.
+        // An error of one orphan does not affect the others. After any other error, for example because the
+        // database is down, each orphan would fail in the same way, after all retries.
         let is_of_one = |failure: &Failure| matches!(failure, Failure::Operation(_)) || failure.is_refusal();
         match self.run(&ReapAll(orphans), &BY_KERNEL) {
             Err(failure) if is_of_one(&failure) => {}

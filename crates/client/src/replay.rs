@@ -3,8 +3,10 @@
 //!
 //! Each journal is replayed by a client that continues the session of the process that has ended: the journal
 //! is its queue. The transactions keep their ids and the guards of their terms, so the database recognizes
-//! those that it already has, and rejects all once the session is removed. A replay that is interrupted is
-//! continued by the next one.
+//! those that it already has, and rejects all once the session is removed. On an embedded engine, the
+//! transactions have no such guards, and the engine has forgotten the ids. There the client looks for the
+//! marks of the transactions that were sent last ([`Sent::mark`]). A replay that is interrupted is continued
+//! by the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -189,16 +191,17 @@ impl Meta {
             }
             return Err(failure);
         }
-        // After the session is removed, the journal is removed too.
+        // The changes must be durable before the session and the journal are removed.
         self.retry(|| self.engine.sync())?;
         visitor.drop_session(id)?;
         client.end_journal(&mut host::lock(&client.held.state));
         Ok(())
     }
 
-    /// Drops those transactions of the last request that are marked as committed ([`Sent::mark`]), and those before them.
-    /// The others were not committed, so it does not matter how they are merged. `sent` says how many queued transactions each
-    /// transaction of the request was made from; it has the id of the first of them.
+    /// Drops those transactions of the last request that are marked as committed ([`Sent::mark`]), and those
+    /// before them. The others were not committed, so it does not matter how they are merged. `sent` says how
+    /// many queued transactions each transaction of the request was made from. Each transaction has the id of
+    /// the first of them.
     fn drop_marked(&self, state: &mut State, sent: &[u32]) -> Result<(), Failure> {
         let (mut ends, mut looks, mut begin) = (Vec::new(), Vec::new(), 0);
         for count in sent {

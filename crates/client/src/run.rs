@@ -273,7 +273,7 @@ impl<'a, O: Op> Run<'a, O> {
         Ok(())
     }
 
-    /// Splits a snapshot into its records, and caches them unless the operation is not to be remembered.
+    /// Splits a snapshot into its records. If the operation is to be remembered, caches them.
     fn take(&self, snapshot: &Snapshot, began: Instant) -> Vec<(Key, Value)> {
         match O::IS_REMEMBERED {
             true => self.meta.cache.absorb_and_return(snapshot, began),

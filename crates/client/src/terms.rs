@@ -12,7 +12,9 @@
 //! An operation that is given up in doubt counts as answered: it is not retried any more, and after the end
 //! of its term it can no longer commit.
 //!
-//! Operations of a client that is not registered belong to no term ([`Term::NONE`]).
+//! Operations of a client that is not registered belong to no term ([`Term::NONE`]). A client that has the
+//! volume exclusively guards none of its changes and begins no further term, because the database's own lock
+//! excludes all other clients.
 //!
 //! The database has one record for each open term. The alternative is to store the lowest open operation
 //! number of each session, with a list of exceptions. With records, a commit only checks whether a record
@@ -69,7 +71,7 @@ impl Terms {
         }
     }
 
-    /// Notes that the session was created, with its first term open.
+    /// Continues with the first term of a new session. The session was created with this term open.
     pub(crate) fn begin(&self, session: SessionId) {
         let mut past = self.past();
         *past = Past::default();

@@ -1,8 +1,8 @@
 //! Deletes what is in the trash, the oldest first, in small transactions.
 //!
-//! A call walks over the directories of users and of their hours, and empties those that are due in the order
-//! of their age. It keeps no state between two calls, and ends after a number of entries. So another client
-//! can go on with the work at any time.
+//! The trash has a directory for each user, and in it a directory for each hour. A call empties the hours
+//! that are due, the oldest first. A call keeps no state for the next one, and ends after a number of
+//! entries. So another client can go on with the work at any time.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -237,7 +237,7 @@ fn an_unfinished_copy_is_not_removed_in_smaller_parts_while_the_database_is_down
     s.server.down_at.store(64, Ordering::Relaxed);
     assert!(is_outage(s.meta.reap(std::slice::from_ref(&copy), &|| false)));
     assert_eq!(s.server.recover(), 1);
-    // `stop` is asked before each part.
+    // `stop` is called before each part.
     s.server.max_effects.store(8, Ordering::Relaxed);
     let asked = AtomicUsize::new(0);
     let stop = || asked.fetch_add(1, Ordering::Relaxed) > 10;
@@ -319,7 +319,8 @@ fn the_trash_is_emptied_although_an_entry_names_a_directory_elsewhere() {
     assert!(!s.is_there(dir) && !s.is_there(below) && s.is_there(elsewhere));
 }
 
-/// The trash's directory of a user names the trash of another hour, or itself.
+/// The damaged entries of a user's directory in the trash name this directory itself, and a directory outside
+/// the trash.
 #[test]
 fn an_hour_of_the_trash_is_in_the_directory_that_names_it() {
     let s = Sample::new(1);

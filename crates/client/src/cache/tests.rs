@@ -178,13 +178,13 @@ fn an_entry_lost_between_a_read_and_its_mark_invalidates_the_mark() {
 fn a_name_invalidated_while_its_directory_is_read_prevents_the_mark() {
     let cache = Cache::new(1000, AclKind::Posix);
     let before = cache.before(Ino::ROOT);
-    // The read is of a moment before entry 3 was created, and its answer comes after the invalidation of that
-    // entry.
+    // The read sees the directory as it was before entry 3 was created. Its answer arrives after the
+    // invalidation of that entry.
     cache.invalidate(dirent_key(3), Seq(9));
     cache.listed(Ino::ROOT, None, None, before, Seq(9));
     assert!(!is_absent(&cache, 3) && !is_absent(&cache, 4));
-    // A later read has seen it. A name that is invalidated from then on is stored as unknown, and all other
-    // names are known.
+    // A later read has seen the entry. A name that is invalidated from then on is stored as unknown, and all
+    // other names are known.
     let began = Instant::now();
     let before = cache.before(Ino::ROOT);
     let record = Record::Dirent(Ino::ROOT, name(3), Some(Dirent { ino: Ino(7), kind: FileType::Regular }));

@@ -1,3 +1,6 @@
+//! Tests of held directories: which operations are answered from memory, when changes are committed, and what
+//! survives faults and kills.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -46,7 +49,8 @@ fn client_with(engine: Arc<dyn Engine>, journals: Option<&Memory>) -> Arc<Meta> 
     meta
 }
 
-/// An embedded engine, as one process has it open: the results of its transactions are forgotten with this value.
+/// An embedded engine as one process opens it. Another value does not know the results of the transactions
+/// that were committed through this one.
 #[derive(Debug)]
 struct Embedded {
     database: Arc<dyn Engine>,
@@ -501,7 +505,7 @@ fn nothing_is_held_while_the_disk_of_an_embedded_database_is_nearly_full() {
     assert_eq!(held(12), 1);
 }
 
-/// For SQLite, errors of the disk are permanent.
+/// The engine for SQLite reports errors of the disk as permanent.
 #[test]
 fn errors_of_the_disk_lose_no_answered_change_of_an_embedded_database() {
     let (engine, journals) = (volume(), Memory::default());
