@@ -42,7 +42,7 @@ impl BareStore {
         self.backend.put(key, data, Vec::new()).map_err(|error| store_error("write", key, error))
     }
 
-    /// Returns `len` bytes of an object from `offset` on, fewer if it ends before; `None` if it does not
+    /// Returns `len` bytes of an object from `offset` on, fewer if it ends earlier; `None` if it does not
     /// exist.
     ///
     /// # Errors

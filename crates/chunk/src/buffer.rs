@@ -369,7 +369,7 @@ impl WriteBuffer {
         let mut waiting: Vec<&Arc<Upload>> = self.uploads().filter(|upload| !upload.is_stored()).collect();
         each_once(&mut waiting, |upload| *upload);
         let mut waiting = waiting.into_iter();
-        // The first one runs on this thread: a small file then needs no switch to another thread.
+        // The first upload runs on this thread, so that a small file needs no switch to another thread.
         let first = waiting.next();
         waiting.for_each(|upload| upload.spawn(store, &self.errors));
         if let Some(upload) = first {

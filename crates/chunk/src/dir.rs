@@ -28,7 +28,7 @@ use crate::backend::{Backend, StoreError};
 use crate::block::BlockName;
 use crate::pool;
 
-/// The directory of the objects of blocks.
+/// The directory for the objects of blocks, below the root.
 pub(crate) const CHUNKS: &str = "chunks";
 const TMP: &str = "tmp";
 
@@ -251,7 +251,7 @@ impl Backend for Dir {
     }
 }
 
-/// Reads `len` bytes from `offset` on; fewer if the file ends before.
+/// Reads `len` bytes from `offset` on; fewer if the file ends earlier.
 fn read(file: &File, offset: u64, len: usize) -> io::Result<Bytes> {
     let mut bytes = pool::any(len);
     let mut filled = 0;

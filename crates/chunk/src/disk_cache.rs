@@ -104,7 +104,7 @@ impl DiskCache {
         self.found(name, self.shared.dir.get_whole(&name.key(), at_most))
     }
 
-    /// Exactly `len` bytes from `offset` on of the object of a block, if cached.
+    /// If a block is cached, exactly `len` bytes of its object from `offset` on.
     pub(crate) fn get(&self, name: BlockName, offset: u64, len: usize) -> Option<Bytes> {
         let found = self.shared.dir.get(&name.key(), offset, len);
         self.found(name, found).filter(|bytes| bytes.len() == len)

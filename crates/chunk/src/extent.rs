@@ -354,8 +354,8 @@ pub(crate) fn discard(uploads: Vec<Arc<Upload>>, store: &BlockStore) {
     });
 }
 
-/// Grows a tail to hold `need` bytes; `grant` covers the new ones. While less than half of the budget is
-/// used, the tail gets spare capacity to grow.
+/// Grows the capacity of a tail to at least `need` bytes. `grant` covers the bytes that are added for `need`.
+/// While less than half of the budget is used, the tail gets spare capacity to grow.
 fn grow(tail: &mut Vec<u8>, need: usize, held: &mut MemoryGrant, grant: &mut MemoryGrant) {
     let old = tail.capacity();
     if need <= old {

@@ -10,7 +10,7 @@ use crate::packed::{Header, header_len, max_object_len};
 /// The location and checksums of the pages of one stored block.
 #[derive(Debug)]
 pub(crate) enum Layout {
-    /// Format 1: the plain data, and a trailer.
+    /// Format 1: plain data of this length, and a trailer.
     Plain(u32, Trailer),
     /// Format 2: a header, and the packed data.
     Packed(Header),

@@ -119,7 +119,7 @@ impl Header {
     /// Parses the header of block `name` at the front of `bytes`, and ignores all bytes after the header.
     ///
     /// # Errors
-    /// The fault says why it is not that header. It is also [`BlockFault::Header`] if `bytes` is shorter than
+    /// Why `bytes` does not begin with that header; [`BlockFault::Header`] also if `bytes` is shorter than
     /// the header.
     pub(crate) fn parse(bytes: &[u8], name: BlockName) -> Result<Self, BlockFault> {
         let (body, sum) = bytes

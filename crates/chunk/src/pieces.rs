@@ -32,8 +32,8 @@ impl BlockStore {
 
     /// Fills each buffer with the bytes of its piece, which has the same length. The pieces are read in the
     /// order of [`Piece::place`], not of the file. If ranges of a file share blocks, each piece can be in
-    /// another block than the piece before. In the order of the file, a cache that has no room for all these
-    /// blocks would fetch a block for each piece.
+    /// another block than the piece before. If they were read in the order of the file, and the cache had no
+    /// room for all these blocks, a block would be fetched for each piece.
     ///
     /// # Errors
     /// As for [`BlockStore::read_chunk`], for the first damage in this order.
@@ -83,8 +83,8 @@ impl BlockStore {
     }
 
     /// Fetches in the background those blocks that hold the `len` bytes from `pos` on of a chunk and are not
-    /// cached. If several rows share a block and it has few of these bytes, only their pages are fetched.
-    /// Errors are not reported here, but by a later read of the block.
+    /// cached. If several rows share a block and it has few of these bytes, only the pages with these bytes
+    /// are fetched. Errors are not reported here, but by a later read of the block.
     pub fn prefetch(&self, rows: &[Slice], pos: u32, len: u32) {
         let pieces = resolve(rows, pos, len);
         let shared = shared_bytes(&pieces);

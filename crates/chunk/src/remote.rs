@@ -134,8 +134,8 @@ impl Backend for Remote {
     }
 }
 
-/// Searches the causes for an errno of the operating system, because opendal's error kinds do not include a
-/// full disk.
+/// Converts an error. Searches its causes for an errno of the operating system, because opendal's error kinds
+/// do not include a full disk.
 fn from_opendal(error: opendal::Error) -> StoreError {
     if error.kind() == ErrorKind::NotFound {
         return StoreError::NotFound;

@@ -9,8 +9,8 @@ use crate::ChunkError;
 use crate::address::root_of;
 use crate::kinds::address as address_of;
 
-/// The region if neither the host nor the environment names one. Amazon's host names without a region belong
-/// to it, and other servers expect it unless they are configured otherwise.
+/// The region if neither the host nor the environment names one. Amazon's host names without a region are in
+/// this region, and other servers expect it unless they are configured otherwise.
 const DEFAULT_REGION: &str = "us-east-1";
 
 /// The address of a bucket, in parts.

@@ -234,7 +234,7 @@ mod tests {
     use crate::walk::StoredBlock;
     use crate::{ChunkError, bucket_of, object_key};
 
-    /// Three directories, and the store of which they are the buckets.
+    /// The settings of a store with three directories as its buckets, and the paths of these directories.
     fn buckets(dir: &TempDir) -> (StorageConfig, Vec<PathBuf>) {
         let bucket = format!("shards:{}/d{{0..2}}", dir.path().display());
         let config = StorageConfig { storage: FILE.to_owned(), bucket };
@@ -323,7 +323,7 @@ mod tests {
         let wrong = misplace(&paths, &put(&store, 1));
         assert!(matches!(get(&store, 1), Err(ChunkError::Missing { .. })));
         assert_eq!(blocks(&store), []);
-        // A volume cannot be created there.
+        // Because of this object, the store does not count as empty, so no volume can be created there.
         assert!(!store.direct().is_empty().unwrap());
         put(&store, 2);
         store.remove_blocks::<ChunkError>(&mut |_| Ok(())).unwrap();

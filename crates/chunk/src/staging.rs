@@ -275,7 +275,7 @@ impl Backend for Staging {
 
     fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let mut names: BTreeSet<String> = self.shared.store()?.list(prefix)?.into_iter().collect();
-        // Other files in an area are not objects.
+        // Only the files below `chunks/` of an area are objects.
         for dir in self.all_areas().filter(|_| prefix.starts_with(CHUNKS)) {
             names.extend(dir.list(prefix)?);
         }

@@ -296,10 +296,10 @@ impl BlockStore {
     }
 
     /// Makes the slices survive a power failure, as fsync(2) and, on a shared volume, close(2) promise. Call
-    /// it before the rows are made durable. A store that keeps what it acknowledges does nothing. A local
-    /// directory syncs each object of a slice written since the last call, and its directories, or the whole
-    /// file system if there are many objects. The first call for any other slice also syncs the whole file
-    /// system, because an earlier process may have written the slice; later such calls cost nothing.
+    /// it before the rows are made durable. A store that acknowledges only durable writes does nothing. A
+    /// local directory syncs each object of a slice written since the last call, and its directories, or the
+    /// whole file system if there are many objects. The first call for any other slice also syncs the whole
+    /// file system, because an earlier process may have written the slice; later such calls cost nothing.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if the store cannot sync. The slices then stay listed as not durable, and the

@@ -201,8 +201,8 @@ impl Uploads {
         state.objects.get(key).filter(|object| object.step != Step::Written).map(|object| object.area)
     }
 
-    /// Takes an object out of the queue, after its running write to the local disk or upload has ended.
-    /// `None` if it was not queued.
+    /// Takes an object out of the queue. If the object is being written to the local disk or uploaded, waits
+    /// until that has ended. `None` if it was not queued.
     pub(crate) fn withdraw(&self, key: &str) -> Option<Withdrawn> {
         let busy =
             |state: &mut State| state.objects.get(key).is_some_and(|object| object.step != Step::Waits);

@@ -113,7 +113,7 @@ enum Action {
     Commit {
         succeeds: bool,
     },
-    /// It is not known whether the rows were committed. They were not.
+    /// The file does not know whether the rows were committed. They were not.
     Restage,
     Read {
         at: usize,
@@ -488,7 +488,7 @@ fn a_small_read_of_a_shared_block_fetches_one_page() {
         let (gets, bytes) = fetched();
         assert_eq!(gets, 2, "the checksums and one page");
         assert!(bytes < 70_000, "{bytes} bytes for 8");
-        // The next ones are in the same page, which is cached, until the next page begins.
+        // The next ranges are in the same page, which is cached, until the next page begins.
         let by_place: BTreeMap<u64, &Vec<u8>> = writes.iter().map(|(at, data)| (*at, data)).collect();
         for (at, data) in by_place.iter().take(16) {
             assert_eq!(&read(*at, 4096), *data);
