@@ -3,7 +3,7 @@
 /// The decision of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decided {
-    /// To change something.
+    /// The plan changes something.
     Effects,
     /// A reply without effects.
     Reply,
@@ -49,14 +49,14 @@ pub(crate) enum Next {
 /// | decided | in doubt | read | assumed | exclusive | one moment | reread | next | because |
 /// |---|---|---|---|---|---|---|---|---|
 /// | | yes | | | | | | commit | the result is recorded under the operation's id: see `doubt.rs` |
-/// | effects | | | | | | | commit | its guards confirm what it depends on |
+/// | effects | | | | | | | commit | the guards confirm what the plan depends on |
 /// | stale | | | | | | | answer | ESTALE makes the kernel look up again |
 /// | damage | | yes | | | no | no | read again | records of several moments may contradict each other |
-/// | damage | | | no | yes | no | no | read again | the same |
+/// | damage | | | no | yes | no | no | read again | as in the row above |
 /// | | | yes | | | | | answer | a read may return what was true within the lifetime of cached records |
 /// | | | | yes | | | | commit | only the engine can confirm an assumption |
 /// | | | | | yes | | | answer | cached records are current |
-/// | | | | | | yes | | answer | it was right at that moment, which is during the operation |
+/// | | | | | | yes | | answer | the answer was right at that moment, which is during the operation |
 /// | | | | | | | | commit | the guards confirm that the records hold at one moment |
 pub(crate) fn next(decided: Decided, evidence: Evidence) -> Next {
     let Evidence { in_doubt, is_read, assumed, exclusive, one_moment, reread } = evidence;

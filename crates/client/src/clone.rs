@@ -352,7 +352,7 @@ impl Cloner<'_> {
         Ok(())
     }
 
-    /// The number of the copy of a file with several names.
+    /// The inode number of the copy of a file with several names.
     fn copy_of(&self, inode: &Inode) -> Result<Ino, Failure> {
         let known = |links: &mut HashMap<Ino, (Ino, u32)>| {
             let (copy, left) = links.get_mut(&inode.ino)?;

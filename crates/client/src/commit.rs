@@ -196,8 +196,8 @@ impl Meta {
     /// committed.
     ///
     /// # Errors
-    /// Those of the database; indeterminate if the mark may have been removed, with the session, or because
-    /// it is old. The operation then stays in doubt.
+    /// Those of the database; indeterminate if the mark is missing and may have been removed, together with
+    /// the session or because it was old. The operation then stays in doubt.
     pub(crate) fn committed_plan(&self, id: OpId, since: BootInstant) -> Result<Plan, Failure> {
         let keys = [RecordKey::Waits, RecordKey::Session(id.session())];
         let snapshot = self.retry(|| self.engine.read(&keys))?;

@@ -156,8 +156,8 @@ mod tests {
     use crate::driver::{BY_KERNEL, Meta};
     use crate::failure::Failure;
 
-    /// Cancels a change in doubt. The cancellation is committed, but its answer is lost. When it is retried,
-    /// a mount removes the session, if there is one, and the mark, between the two requests by which the
+    /// Cancels a change in doubt. The cancellation is committed, but its answer is lost. While it is retried,
+    /// a mount removes the mark, and the session if there is one, between the two requests by which the
     /// client learns the result. Returns the error of the retry.
     fn cancel_without_mark(has_session: bool, since: impl Fn(BootInstant) -> BootInstant) -> Failure {
         let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());

@@ -11,8 +11,8 @@
 //! Answers that need no commit are protected by time: [`Meta::is_current`](crate::Meta::is_current) becomes
 //! false some time after the start of the last renewal.
 //!
-//! A new session number is published only after everything that the loss invalidates is marked invalid, so a
-//! thread that sees the new number also sees the marks.
+//! A new session number is published only after everything that the loss invalidates is marked as invalid. So
+//! a thread that sees the new number sees these marks too.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -49,7 +49,7 @@ impl Fence {
         SessionId(self.session.load(Ordering::Acquire))
     }
 
-    /// Whether the session was renewed recently enough at this moment, and is not known to be removed.
+    /// Whether the session, at the moment `now`, was renewed recently enough and is not known to be removed.
     pub(crate) fn is_valid(&self, now: BootInstant) -> bool {
         !self.is_fenced() && now.nanos() < self.valid_until.load(Ordering::Acquire)
     }

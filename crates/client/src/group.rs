@@ -9,7 +9,7 @@ use types::{OpId, SliceSource, Term};
 use crate::merge::join;
 use crate::ticket::Ticket;
 
-/// The maximum number of queued transactions in one request, and roughly its maximum size.
+/// The maximum number of queued transactions in one request, and roughly the maximum size of the request.
 pub(crate) const MAX_GROUP: usize = 256;
 pub(crate) const MAX_GROUP_BYTES: usize = 1 << 20;
 
@@ -31,8 +31,8 @@ pub(crate) struct Sent {
     pub(crate) merged: Vec<Merged>,
 }
 
-/// The mark of a transaction that is committed: an open term to which no operation belongs. The terms of
-/// operations are counted from 1, and a session never has 2^31 of them.
+/// The mark of a transaction: a term that its commit opens, and to which no operation belongs. The terms of
+/// operations are counted from 1, and a session never has 2^31 of them, so no term of an operation is a mark.
 pub(crate) fn mark_of(id: OpId) -> Term {
     const MARK: u32 = 1 << 31;
     Term(MARK | id.0 as u32 & (MARK - 1))

@@ -68,7 +68,7 @@ pub(crate) const MAX_SUSPENSION: Duration = Duration::from_secs(600);
 /// once.
 pub(crate) const GATHER_FOR: Duration = Duration::from_millis(30);
 pub(crate) const GATHER_STEP: Duration = Duration::from_millis(3);
-/// How long no directory is held after the disk of an embedded database was found to be nearly full.
+/// How long no new directory is held after the disk of an embedded database was found to be nearly full.
 pub(crate) const LOOK_FOR_ROOM_AFTER: Duration = Duration::from_secs(1);
 /// How long the thread that commits the queue waits after its retries have failed for the whole retry
 /// timeout.
@@ -214,8 +214,9 @@ impl Entered<'_> {
 }
 
 impl State {
-    /// Whether another client may be waiting for the queue: for all held directories, or for one of
-    /// `stale_holds`. A directory that was never created stays in `stale_holds`, and nobody waits for it.
+    /// Whether another client may be waiting for the commit of the queue, because it has recalled a held
+    /// directory or one of `stale_holds`. A directory that was never created stays in `stale_holds`, and
+    /// nobody waits for it.
     pub(crate) fn is_awaited(&self) -> bool {
         self.must_give_back || self.queue.iter().any(|queued| queued.is_optional)
     }

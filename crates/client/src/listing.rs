@@ -31,7 +31,7 @@ pub struct Generation(u64);
 
 /// The memory of an entry, estimated.
 const ENTRY_BYTES: u64 = 60;
-/// The largest number of cached entries, of all directories together.
+/// The maximum number of cached entries, of all directories together.
 const MAX_ENTRIES: usize = 400_000;
 /// The charge of a directory in addition to its entries, in entries.
 const ENTRIES_PER_DIRECTORY: usize = 2;

@@ -1,6 +1,6 @@
-//! Sets and removes quotas while others use the volume. A walk over the tree adds the inodes that existed
-//! before to a new quota, or takes the inodes out of a quota that is removed. `ops/src/quota_rules.rs`
-//! explains why one walk meets all of them, and why a walk can begin anew after a crash.
+//! Sets and removes quotas while others use the volume. A walk over the tree adds the existing inodes to a
+//! new quota, or takes the inodes out of a quota that is removed. `ops/src/quota_rules.rs` explains why one
+//! walk meets all of them, and why a walk can begin anew after a crash.
 
 use meta::{Quota, QuotaKey, QuotaRule, QuotaState, Record, Scan, ScanInclude};
 use ops::{

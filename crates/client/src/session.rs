@@ -116,7 +116,7 @@ impl Meta {
         register(&visitor, record(id))?;
         self.fence.set_valid_until(began + valid_for);
         // The term must exist before the session is published: an operation that is planned under the new
-        // session gets its id from it.
+        // session gets its id from this term.
         self.terms.begin(id);
         self.fence.set_session(id);
         Ok(id)
