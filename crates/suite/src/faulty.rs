@@ -46,9 +46,9 @@ pub enum Fault {
     Late,
     /// The request takes this much longer.
     Delay(Duration),
-    /// Another client commits just before: the closure of [`Faulty::set_rival`], or by default a commit that
-    /// increments the access revision of one inode that the transaction guards, without any other change. No
-    /// effect on requests that are not commits.
+    /// Another client commits right before the request: the closure of [`Faulty::set_rival`], or by default a
+    /// commit that increments the access revision of one inode that the transaction guards, without any other
+    /// change. No effect on requests that are not commits.
     Rival,
     /// As [`Fault::Rival`], but also before a read. A closure must be set.
     RivalOfRead,

@@ -1,5 +1,5 @@
-//! Files in one directory, as bare transactions: for tests of an engine whose server crashes, hangs or fails
-//! over.
+//! Creates and removes files in one directory with single transactions, without a client. For tests of an
+//! engine whose server crashes, hangs or fails over.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -52,7 +52,7 @@ pub fn add_file(ino: u64) -> Txn {
     txn(guards, vec![Effect::PutInode(file(ino)), dirent, Effect::AddLinks { ino: parent, delta: 1 }])
 }
 
-/// The quotas of three directories, each inside the one before, with limits and with nothing in them.
+/// Adds the quotas of three nested directories, with limits and without usage.
 pub fn add_nested_quotas(engine: &dyn Engine) {
     let rules = (0..3).map(|outer| {
         let rule = QuotaRule { outer: QuotaId(outer), max_inodes: 1 << 40, ..QuotaRule::default() };
@@ -61,7 +61,8 @@ pub fn add_nested_quotas(engine: &dyn Engine) {
     committed(engine, txn(Vec::new(), rules.collect()));
 }
 
-/// The transaction of a create below the directories of [`add_nested_quotas`], which also counts for a user.
+/// The transaction of a create below the directories of [`add_nested_quotas`], which is also charged to a
+/// user's quota.
 pub fn add_file_in_quotas(ino: u64) -> Txn {
     let mut create = add_file(ino);
     let nested = (0..3).map(|outer| (QuotaKey::Directory(QuotaId(outer + 1)), Some(QuotaId(outer))));
@@ -72,10 +73,9 @@ pub fn add_file_in_quotas(ino: u64) -> Txn {
     create
 }
 
-/// Interrupts wipes of a volume with `symlinks` symlinks and as many waiting lock requests. `wipe` wipes the
-/// volume, and lets only the given number of requests through, one more each time, until a wipe is not
-/// interrupted. If the settings are gone, everything must be gone, because a later wipe recognizes the volume
-/// by its settings.
+/// Interrupts wipes of a volume with `symlinks` symlinks and as many waiting lock requests. `wipe(n)` lets
+/// only the first `n` requests of the wipe through. `n` grows by one until a wipe is not interrupted. If the
+/// settings are gone, everything must be gone, because a later wipe recognizes the volume by its settings.
 pub fn interrupted_wipes_leave_the_settings(
     engine: &dyn Engine,
     symlinks: u64,
@@ -246,7 +246,7 @@ pub fn survive_kills(engine: &dyn Engine, kills: u32, restart: &dyn Fn()) -> BTr
             (0..THREADS).map(|thread| scope.spawn(move || create_until_stopped(thread))).collect();
         for _ in 0..kills {
             let target = acknowledged.load(Ordering::Relaxed) + BETWEEN_KILLS;
-            // A thread that has failed stops the others.
+            // Do not wait longer if a thread has failed.
             while acknowledged.load(Ordering::Relaxed) < target && !threads.iter().any(|t| t.is_finished()) {
                 thread::sleep(Duration::from_millis(1));
             }

@@ -1,4 +1,5 @@
-//! The conformance suite on the engine in memory, by itself and with callers that share round trips.
+//! The conformance suite on the engine in memory, alone and behind [`Batching`], whose callers share round
+//! trips.
 
 use meta::{Batching, MemEngine};
 

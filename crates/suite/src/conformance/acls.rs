@@ -117,7 +117,8 @@ pub fn only_condemned_acls_are_dropped(engine: &dyn Engine) {
     assert_eq!(acl(), Record::Acl(ID, Some("new".into())));
 }
 
-/// Transactions that use an ACL are in flight while it is condemned. Each commits before that, or never.
+/// Transactions that use an ACL are in flight while the ACL is condemned. Each of them commits before the
+/// condemnation, or never.
 pub fn no_inode_begins_to_refer_to_a_condemned_acl(engine: &dyn Engine) {
     let next = AtomicU64::new(100);
     let references = || {
@@ -189,7 +190,7 @@ pub fn an_acl_that_an_inode_refers_to_is_not_dropped(engine: &dyn Engine) {
             if persistently(|| engine.scan(&inodes)).snapshot.records.is_empty() {
                 committed(commit_in_race(engine, &alone(Effect::DropAcl { id: ID })));
             }
-            // A thread that has failed stops the test.
+            // Do not wait longer if a thread has failed.
             if refused.load(Ordering::Relaxed) >= 20 || threads.iter().any(|thread| thread.is_finished()) {
                 break;
             }

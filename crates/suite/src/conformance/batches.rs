@@ -1,4 +1,4 @@
-//! Several transactions: in one batch, repeated, and from several threads.
+//! Tests of several transactions: in one batch, repeated, and from several threads.
 
 use std::collections::BTreeSet;
 
@@ -49,8 +49,8 @@ pub fn later_transactions_see_earlier_ones(engine: &dyn Engine) {
     assert_eq!(read_usage(engine).inodes, 3);
 }
 
-/// Creates in one directory, mixed with transactions that change or check the same records: the result is
-/// that of sequential commits.
+/// Files are created in one directory, together with transactions that change or check the same records. The
+/// result is that of sequential commits.
 pub fn creates_are_applied_in_order(engine: &dyn Engine) {
     let touch = |parent, time| {
         let time = Some(Time::from_nanos(time));
@@ -130,7 +130,8 @@ pub fn creates_are_applied_in_order(engine: &dyn Engine) {
     assert_eq!([times(2), times(3)], [None, Some([2, 3])]);
 }
 
-/// Creates near a limit: each sees the space that earlier ones left, however the engine groups them.
+/// Files are created near a limit. Each create sees the space that earlier ones left, however the engine
+/// groups them.
 pub fn space_is_granted_in_order(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR)]);
     let create = |ino: u64, max_inodes| {
@@ -382,7 +383,7 @@ pub fn sync_succeeds(engine: &dyn Engine) {
 const THREADS: u64 = 4;
 const CREATES: u64 = 100;
 
-/// Creates in one directory do not conflict, and none is lost.
+/// Concurrent creates in one directory do not conflict, and none is lost.
 pub fn concurrent_creates_all_commit(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR)]);
     let create = |number: u64| {

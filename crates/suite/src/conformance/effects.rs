@@ -1,4 +1,4 @@
-//! Each effect, on present and absent targets.
+//! Tests of each effect, on present and absent targets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -177,7 +177,7 @@ pub fn dropped_slices_become_garbage(engine: &dyn Engine) {
     assert_eq!(slices(engine, 3, 2).len(), 1);
 }
 
-/// A truncation and a copy over the beginning can be in one batch.
+/// A truncation and a copy over the beginning of the file can be in one batch.
 pub fn a_shorter_drop_in_the_same_batch_does_not_replace_a_longer_one(engine: &dyn Engine) {
     let ino = Ino(3);
     let drop = |to| Effect::DropSlices { ino, from: ChunkIndex(0), to: ChunkIndex(to) };
@@ -407,7 +407,7 @@ pub fn xattr_blocks_count_in_usage(engine: &dyn Engine) {
     engine.commit(&batch.map(|effects| txn(Vec::new(), effects))).expect("a commit");
     assert_eq!((blocks(), read_inode(engine, 3)), (16, Some(with(3, FILE, 6))));
     assert_eq!(read_inode(engine, 5), Some(with(5, FILE, 4)));
-    // The count stays within its range, one effect after the other.
+    // Each effect clamps the count to the range of a `u16`.
     apply(engine, vec![add(3, -70_000), add(3, 1)]);
     assert_eq!((blocks(), read_inode(engine, 3)), (11, Some(with(3, FILE, 1))));
     apply(engine, vec![add(3, 70_000)]);

@@ -1,4 +1,4 @@
-//! Helpers of the cases: to create records, to commit and to read.
+//! Helpers of the cases: they create records, commit and read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -77,15 +77,16 @@ pub(super) fn commit(engine: &dyn Engine, txn: Txn) -> Outcome {
 }
 
 /// Commits a transaction while other threads commit. Under load an engine may return a transient or an
-/// indeterminate error. So this sends the same transaction again, like a client; the engine applies it once.
+/// indeterminate error, so this function sends the same transaction again, as a client does. The engine
+/// applies it once.
 pub(super) fn commit_in_race(engine: &dyn Engine, txn: &Txn) -> Outcome {
     let mut outcomes = persistently(|| engine.commit(std::slice::from_ref(txn)));
     assert_eq!(outcomes.len(), 1);
     outcomes.remove(0)
 }
 
-/// Reads while other threads commit. Their commits may block the read for a while, which is a transient
-/// error, so this reads again.
+/// Reads while other threads commit. The read may fail with a transient error, because their commits may
+/// block it, so this function reads again.
 pub(super) fn read_in_race(engine: &dyn Engine, keys: &[RecordKey]) -> Vec<Record> {
     persistently(|| engine.read(keys)).records
 }
@@ -110,7 +111,7 @@ pub(super) fn read_inode(engine: &dyn Engine, ino: u64) -> Option<Inode> {
     found_inode(&read(engine, &[RecordKey::Inode(Ino(ino))]))
 }
 
-/// The inode that was read. The records of its ACLs may follow.
+/// Returns the inode in the first record. The records of its ACLs may follow.
 pub(super) fn found_inode(records: &[Record]) -> Option<Inode> {
     match records {
         [Record::Inode(_, inode), ..] => *inode,

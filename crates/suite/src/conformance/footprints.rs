@@ -1,5 +1,6 @@
-//! Checks [`meta::Footprint`], from which locks, groups, stages and invalidations follow, against what random
-//! effects change on the engine in memory.
+//! Checks [`meta::Footprint`] against the records that random effects change in [`MemEngine`]. Locks,
+//! conflict-free groups, stages and invalidations are derived from footprints, so a footprint must cover
+//! every change.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,8 @@ const ROUNDS: usize = 4_000;
 /// The number of kinds that [`kind`] names.
 const KINDS: usize = 36;
 
-/// A new effect needs a name here, and must then be among the random ones.
+/// The name of an effect's kind. The test requires that the random effects have every kind, so a new effect
+/// needs a name here, a larger [`KINDS`], and a case in [`add_effect`].
 fn kind(effect: &Effect) -> &'static str {
     match effect {
         Effect::PutInode(_) => "PutInode",
@@ -56,7 +58,7 @@ fn kind(effect: &Effect) -> &'static str {
     }
 }
 
-/// Whether the record may change by an effect with this footprint.
+/// Whether an effect with this footprint may change the record.
 fn covers(footprint: &Footprint<'_>, record: &Record) -> bool {
     let part = footprint.part;
     match record {
@@ -113,7 +115,7 @@ fn footprints_and_invalidations_cover_all_that_effects_change() {
         let changed = before.iter().filter(|record| !after.contains(record));
         for record in changed.chain(after.iter().filter(|record| !before.contains(record))) {
             assert!(covers(&footprint, record), "{effect:?} changes {record:?}");
-            // No other client knows a new inode.
+            // No other client knows a new inode. The invalidation of a removed one is checked below.
             if !matches!(footprint.part, Part::Existence(_)) {
                 let is_notified = needed(record).is_none_or(|needed| invalidations.contains(&needed));
                 assert!(is_notified, "{effect:?} changes {record:?}");

@@ -1,4 +1,4 @@
-//! Quotas: their records, guards and charges, and that no limit is ever exceeded.
+//! Tests of quotas: their records, guards and charges, and that no limit is ever exceeded.
 
 use meta::{
     Access, Effect, Engine, Guard, Inode, Outcome, Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag, Record,
@@ -96,7 +96,8 @@ pub fn quotas_are_put_charged_and_dropped(engine: &dyn Engine) {
     apply(engine, vec![Effect::DropQuota { key: USER }, charge(USER, 5, 0), charge(GROUP, 1, 1)]);
     assert_eq!(quota(engine, USER), Some(Quota { inodes: 5, ..Quota::default() }));
     assert_eq!(quota(engine, GROUP), Some(Quota { inodes: 1, blocks: 1, ..Quota::default() }));
-    // A sum that a counter cannot hold fails no transaction, whether one transaction or several add up to it.
+    // A sum beyond the range of a counter does not fail the transaction: the counter keeps the limit of its
+    // range, whether the charges are in one transaction or in several.
     apply(engine, vec![charge(USER, i64::MAX, i64::MIN)]);
     apply(
         engine,
@@ -143,7 +144,7 @@ pub fn quotas_are_scanned_in_order(engine: &dyn Engine) {
     assert_eq!(found(Some(keys[7]), 9), (vec![], false));
 }
 
-/// Tags come and go with the inode and with its access fields.
+/// A quota tag is stored with the inode, and changed together with the access fields.
 pub fn quota_tags_are_kept(engine: &dyn Engine) {
     let tags = [
         QuotaTag::NONE,
@@ -172,8 +173,8 @@ pub fn quota_tags_are_kept(engine: &dyn Engine) {
     }
 }
 
-/// Creates under three nested quotas near a limit: each sees the room that earlier ones left, however the
-/// engine groups them, and its charges come with its other effects or not at all.
+/// Files are created under three nested quotas near a limit. Each create sees the room that earlier ones
+/// left, however the engine groups them, and its charges are applied with its other effects or not at all.
 pub fn charges_are_granted_in_order(engine: &dyn Engine) {
     let keys = [1, 2, 3].map(|id| QuotaKey::Directory(QuotaId(id)));
     let rules = keys.iter().zip([0, 1, 2]).zip([1000, 24, 100]);
@@ -229,8 +230,8 @@ pub fn charges_are_granted_in_order(engine: &dyn Engine) {
     assert_eq!(used(), [22; 3]);
 }
 
-/// Many threads charge two quotas in both orders, with and without room: nothing is lost, nothing exceeds the
-/// limit, and no thread waits for ever.
+/// Many threads charge two quotas in both orders, with and without room. No charge is lost, no usage exceeds
+/// its limit, and no thread waits forever.
 pub fn concurrent_charges_never_exceed_a_limit(engine: &dyn Engine) {
     const THREADS: u64 = 8;
     const EACH: u64 = 12;

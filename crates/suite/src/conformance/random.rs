@@ -1,5 +1,5 @@
-//! Random transactions, committed to the engine under test and to the one in memory: every outcome and all
-//! records at the end must agree.
+//! Commits random transactions to the engine under test and to [`MemEngine`]. Every outcome, and all records
+//! at the end, must agree.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use types::{
 use super::fixture::*;
 use super::rng::Rng;
 
-/// The number of runs, each with another seed, unless [`SEED`] gives one.
+/// The number of runs, each with a different seed, unless [`SEED`] gives one.
 const RUNS: u64 = 24;
 const BATCHES: usize = 60;
 
@@ -40,7 +40,7 @@ pub fn random_transactions_agree_with_the_memory_engine(engine: &dyn Engine) {
 
 fn run(engine: &dyn Engine, seed: u64) {
     let memory = MemEngine::default();
-    // This engine gets the same transactions one at a time, so that there is a state after each.
+    // This engine gets the same transactions one at a time, so that the state after each of them is known.
     let by_one = MemEngine::default();
     let mut rng = Rng::new(seed);
     let mut done: Vec<Txn> = Vec::new();
@@ -188,7 +188,7 @@ fn transaction(rng: &mut Rng) -> Txn {
     txn(guards, effects)
 }
 
-/// Creates a file like the operations do, sometimes with other guards and effects.
+/// Creates a file as the operations do, sometimes with other guards and effects.
 fn create(rng: &mut Rng) -> Txn {
     let (parent, name, ino) = (any_ino(rng), any_name(rng), any_ino(rng));
     let inode = any_inode(rng, ino);

@@ -1,4 +1,4 @@
-//! Scans: their order, and the boundaries of their pages.
+//! Tests of scans: their order, and the boundaries of their pages.
 
 use meta::{Effect, Engine, Garbage, Record, RecordKey, Scan, ScanInclude};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId, SliceSource};

@@ -1,4 +1,4 @@
-//! Terms: results are kept until their term ends, and no operation of an ended term is applied.
+//! Tests of terms: results are kept until their term ends, and no operation of an ended term is applied.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -95,8 +95,8 @@ pub fn an_operation_of_an_ended_term_has_no_effect(engine: &dyn Engine) {
     start(engine);
     committed(commit(engine, link(1, 0)));
     committed(commit(engine, within(1, 1, vec![begin(2, &[1])])));
-    // First an operation that never arrived before; then one that was applied, whose result an engine may
-    // still have.
+    // The first operation never arrived before. The second one was applied, and the engine may still have its
+    // result.
     assert!(is_refused(&commit(engine, link(1, 2))));
     commit(engine, link(1, 0));
     let outcomes = engine.commit(&[link(1, 3), link(1, 4), link(2, 0)]).expect("a commit");
@@ -119,7 +119,7 @@ pub fn an_operation_of_an_ended_term_has_no_effect(engine: &dyn Engine) {
     assert_eq!(read(engine, &[RecordKey::Session(SESSION)]), snapshot.records);
 }
 
-/// Operations of a term are in flight while it ends: each commits before the end, or never.
+/// Operations of a term are in flight while the term ends. Each of them commits before the end, or never.
 pub fn an_operation_racing_with_the_end_of_its_term_commits_before_it_or_never(engine: &dyn Engine) {
     start(engine);
     apply(engine, vec![put(3, FILE)]);
@@ -136,7 +136,7 @@ pub fn an_operation_racing_with_the_end_of_its_term_commits_before_it_or_never(e
                         }
                         assert!(count < 5_000, "the term has not ended");
                         begun.fetch_add(1, Ordering::Relaxed);
-                        // Each is sent twice, like one whose reply was lost.
+                        // Each operation is sent twice, as after a lost reply.
                         let op = link(term, 3 * count + thread);
                         let first = commit_in_race(engine, &op);
                         let again = commit_in_race(engine, &op);
@@ -148,7 +148,7 @@ pub fn an_operation_racing_with_the_end_of_its_term_commits_before_it_or_never(e
                 })
             };
             let threads: Vec<_> = (0..3).map(run).collect();
-            // A thread that has failed stops the test.
+            // Do not wait longer if a thread has failed.
             while begun.load(Ordering::Relaxed) < 4 && !threads.iter().any(|thread| thread.is_finished()) {
                 std::thread::yield_now();
             }

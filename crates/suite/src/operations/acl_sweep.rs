@@ -45,7 +45,7 @@ fn sweep(c: &Client, ids: &BTreeSet<AclId>, drop: bool) -> Result<(), Errno> {
     c.run(&SweepAcls { ids: &ids, step: 0, sweep: if drop { AclSweep::Drop } else { AclSweep::Condemn } })
 }
 
-/// A client that removes the ACLs of removed files, and another that has cached them.
+/// One client sweeps the ACLs of removed files, while another one still has them cached.
 fn a_removed_acl_is_stored_again_when_it_is_used(factory: Factory<'_>) {
     let c = fresh(factory);
     c.meta.set_exclusive(false);
@@ -101,11 +101,11 @@ fn a_condemned_acl_is_kept_if_it_is_used(factory: Factory<'_>) {
     c.mkdir(dir, "sub").unwrap();
     let all = stored(c.engine());
     assert_eq!(all.len(), 2);
-    // Remove ACLs as if the walk before had not found the references. They are in use, so they can still be
-    // read.
+    // Condemn the ACLs as if the preceding walk had not found the references. They are in use, so they can
+    // still be read.
     sweep(&tool, &all, false).unwrap();
     check(&client(c.engine()));
-    // A directory that is made now gets the default ACL of its parent, and the parent then loses it.
+    // A new directory inherits the default ACL of its parent, and the parent then loses it.
     c.make(dir, "heir", MakeKind::Directory, 0o700).unwrap();
     c.create(dir, "g").unwrap();
     c.set_acl(dir, AclType::Default, None).unwrap();

@@ -111,7 +111,7 @@ fn chmod_changes_the_mask(factory: Factory<'_>) {
     let ino = c.create(ROOT, "f").unwrap();
     c.set_acl(ino, AclType::Access, Some(&acl(NAMED))).unwrap();
     let moved = acl("u::rw-,u:1000:rw-,g::r-x,m::--x,o::--x");
-    // The client remembers what it has computed the first time.
+    // The second round uses the results that the client cached in the first one.
     for _ in 0..2 {
         c.chmod(ino, 0o4611).unwrap();
         let inode = c.inode(ino);

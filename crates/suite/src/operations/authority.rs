@@ -1,5 +1,4 @@
-//! Operations for which the daemon checks access, or for which a kernel has checked it by revisions that may
-//! be stale.
+//! Access checks by the daemon, and by a kernel whose revisions may be stale.
 
 use ops::{
     AclType, Authority, Link, Lookup, MakeKind, RemoveXattr, Rename, RenameFlags, Rmdir, SetAcl, SetAttr,
@@ -169,7 +168,7 @@ fn chown_needs_ownership_or_cap_chown(factory: Factory<'_>) {
     assert_eq!(chown(Some(1), None, Caps::CHOWN), Ok(()));
     assert_eq!(chown(None, Some(9), Caps::CHOWN), Ok(()));
     assert_eq!((c.inode(file).uid, c.inode(file).gid), (1, 9));
-    // A mode in the same request needs the ownership.
+    // To set the mode in the same request, the caller must own the file or have `CAP_FOWNER`.
     let both = SetAttr { ino: file, uid: Some(2), mode: Some(Mode::new(0o600)), ..SetAttr::default() };
     assert_eq!(c.run_as(&both, &by(Caps::CHOWN)), Err(Errno::EPERM));
     assert_eq!(c.run_as(&both, &by(Caps::CHOWN | Caps::FOWNER)).map(drop), Ok(()));
@@ -265,7 +264,7 @@ fn anyone_may_search_and_nothing_else(factory: Factory<'_>) {
             assert_eq!(search(), if passes { Ok(true) } else { Err(Errno::EACCES) }, "{text}");
         }
     }
-    // If the group bits are clear, the ACL is not used.
+    // As in the kernel, the ACL is not used if the group bits of the mode are clear.
     c.set_acl(dir, AclType::Access, Some(&acl("u::rwx,u:5:r-x,g::--x,m::r-x,o::--x"))).unwrap();
     c.chmod(dir, 0o701).unwrap();
     assert_eq!(search(), Err(Errno::EACCES));
@@ -293,8 +292,8 @@ fn a_kernel_with_stale_revisions_gets_estale(factory: Factory<'_>) {
     assert_eq!(c.inode(dir).access_rev, now[0].1, "new names do not change the access revision");
 }
 
-/// The owner, mode and ACL of an inode decide about access to it: the kernel must have checked the current
-/// ones.
+/// The owner, mode and ACL of an inode decide access to it, so the kernel must have checked their current
+/// values.
 fn changes_of_an_inode_depend_on_its_revision(factory: Factory<'_>) {
     let c = fresh(factory);
     let (dir, other) = (dir_of(&c, "d", 1, 0o1777), c.mkdir(ROOT, "other").unwrap());
@@ -346,7 +345,7 @@ fn changes_of_an_inode_depend_on_its_revision(factory: Factory<'_>) {
         assert_eq!(client.run_as(&moved, &by_stale).unwrap_err(), Errno::ESTALE);
         assert_eq!((c.inode(file).uid, c.inode(file).mode, c.inode(file).size), (3, Mode::new(0o644), 0));
     }
-    // Changes that depend only on capabilities or on an open file do not depend on the revision.
+    // Changes whose permission depends only on capabilities or on an open file do not depend on the revision.
     c.run_as(&xattr("trusted.new"), &by_stale).unwrap();
     c.run_as(&remove("trusted.old"), &by_stale).unwrap();
     c.run_as(&SetAttr { size: Some(0), is_open: true, ..set }, &by_stale).unwrap();
@@ -361,7 +360,7 @@ fn changes_of_an_inode_depend_on_its_revision(factory: Factory<'_>) {
     c.run_as(&unlink, &Authority::Kernel { revisions: Some(&revisions(&c)) }).unwrap();
 }
 
-/// The kernel of one client has decided by a cached mode, which another client has just changed.
+/// The kernel of one client has granted access by a cached mode, which another client has just changed.
 fn rights_revoked_by_another_client_end_at_once(factory: Factory<'_>) {
     let a = fresh(factory);
     a.meta.set_exclusive(false);

@@ -1,4 +1,4 @@
-//! Copies of trees by reference.
+//! Copies of trees by reference: a copy shares the slices of its source.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) const CASES: &[Case] = &[
     ("a_tree_is_copied_into_itself_once", a_tree_is_copied_into_itself_once),
 ];
 
-/// A file of a tree: attributes, rows by chunk, xattrs, the target of a link.
+/// A file of a tree: attributes, rows by chunk, xattrs, and the target if it is a symlink.
 type Found = (Inode, Vec<(ChunkIndex, Arc<[Slice]>)>, Arc<Xattrs>, Option<Arc<[u8]>>);
 
 impl Client {
@@ -394,7 +394,7 @@ fn an_unfinished_copy_is_removed(factory: Factory<'_>) {
     assert_eq!((c.inode(root).nlink, c.orphans()), (0, 1));
     assert_eq!(c.tree(ROOT), before, "nobody sees the copy");
     assert!(c.meta.remove_session(session, Time::from_nanos(1)).unwrap());
-    // The owner of the session cannot complete the copy.
+    // The client whose session was removed cannot complete the copy.
     let end = EndClone { session, root, parent: ROOT, name: n("copy"), subdirectories: 2 };
     assert!(matches!(owner.meta.run(&end, &super::fixture::KERNEL), Err(Failure::Fenced(_))));
     // If `stop` returns true at once, nothing of the copy is removed.
@@ -428,8 +428,8 @@ fn another_session_does_not_end_a_copy(factory: Factory<'_>) {
     check(&c);
 }
 
-/// Each write adds a row to two chunks, so a copy with only one of the two is not of one moment. The file has
-/// few rows, because a server may limit the size of a transaction.
+/// Each write adds a row to each of two chunks, so a copy with only one of the two rows is not of one moment.
+/// The file has few rows, because a server may limit the size of a transaction.
 fn a_copy_of_a_changing_file_is_of_one_moment(factory: Factory<'_>) {
     let c = fresh(factory);
     c.meta.set_exclusive(false);
@@ -474,8 +474,8 @@ fn a_copy_of_a_changing_file_is_of_one_moment(factory: Factory<'_>) {
     check(&c);
 }
 
-/// A conflict returns the rows of the file, but not its inode. If the inode is read alone after that, the
-/// rows are of another moment.
+/// A conflict returns the rows of the file, but not its inode. If the client then read the inode alone, the
+/// inode and the rows would be of different moments.
 fn a_copy_after_a_conflict_is_of_one_moment(factory: Factory<'_>) {
     let c = fresh(factory);
     let dir = c.mkdir(ROOT, "d").unwrap();
@@ -546,7 +546,7 @@ fn changes_after_the_listing(factory: Factory<'_>) {
     let slices = vec![(ChunkIndex(1), blocks(5, 10, 2))];
     c.run(&Write { ino: grows, slices, end: CHUNK_BYTES + 15, mtime: Time::now() }).unwrap();
     c.set_xattr(grows, "user.late", "x", XattrMode::Set).unwrap();
-    // This client has created the file, and still has in its cache that it has no xattrs.
+    // This client created the file, so its cache still says that the file has no xattrs.
     let rival = client(c.engine());
     rival.set_xattr(marked, "user.late", "y", XattrMode::Set).unwrap();
     let cloned =
@@ -556,7 +556,7 @@ fn changes_after_the_listing(factory: Factory<'_>) {
         "{cloned:?}"
     );
     c.run(&EndClone { session, root, parent: ROOT, name: n("copy"), subdirectories: 0 }).unwrap();
-    // The times of the directory changed after it was copied.
+    // Leave out the directory itself: its times changed after it was copied.
     let [from, to] = [dir, root].map(|dir| c.tree(dir).into_iter().skip(1).collect());
     assert_equal(&from, &to);
     check(&c);

@@ -186,7 +186,7 @@ fn a_canceled_operation_happened_before_or_never_does(factory: Factory<'_>) {
         if arrives_first {
             faulty.deliver().unwrap();
         }
-        // The cancellation is in doubt itself, and then succeeds.
+        // The first cancellation is itself in doubt; the second one succeeds.
         faulty.script([Fault::After]);
         assert!(own.meta.cancel(&mut in_doubt).is_err() && in_doubt.is_some());
         assert_eq!(own.meta.cancel(&mut in_doubt).unwrap().is_some(), arrives_first);

@@ -246,7 +246,8 @@ fn chains_of_waiters_are_not_deadlocks(factory: Factory<'_>) {
     let c = client(a.engine());
     let lockers: Vec<Locker<'_>> =
         [&a, &b, &c].iter().flat_map(|c| [Locker::posix(c, 1), Locker::posix(c, 2)]).collect();
-    // Each holds a byte and waits for that of the next; the last waits for none, so no wait is a deadlock.
+    // Each owner locks one byte and waits for the byte of the next owner. The last one waits for nothing, so
+    // no wait is a deadlock.
     for (at, locker) in lockers.iter().enumerate() {
         locker.take([x, y][at % 2], at as u64, at as u64, true).unwrap();
     }
@@ -260,12 +261,12 @@ fn chains_of_waiters_are_not_deadlocks(factory: Factory<'_>) {
             assert_eq!(locker.wait([y, x][at % 2], next, next, true), Ok(Locked::Waiting), "{at} in {round}");
         }
     }
-    // A cycle that does not include the requesting owner does not affect it, and the search ends.
+    // An owner that joins the chain causes no deadlock, because no owner waits for it.
     let (d, e) = (Locker::posix(&a, 9), Locker::flock(&a, 9));
     d.take(x, 100, 100, true).unwrap();
     assert_eq!(d.wait(x, 0, 0, true), Ok(Locked::Waiting));
     assert_eq!(e.wait(x, 0, END, true), Ok(Locked::Granted), "locks of the other kind do not conflict");
-    // Released from the end of the chain, all are granted.
+    // If the locks are released from the end of the chain, all waits are granted.
     for at in (0..5).rev() {
         lockers[at + 1].unlock([x, y][(at + 1) % 2], 0, END);
         let next = at as u64 + 1;
@@ -291,7 +292,7 @@ fn a_deadlock_of_simultaneous_requests_has_one_victim(factory: Factory<'_>) {
             };
             locker.client.engine().commit(&[txn]).unwrap();
         }
-        // The same request fails with EDEADLK, in either order.
+        // Whichever request is repeated first, the same one of the two fails with EDEADLK.
         let first = rounds;
         let replies: BTreeMap<SessionId, _> = [first, 1 - first]
             .into_iter()
@@ -514,7 +515,7 @@ fn appends_do_not_overlap(factory: Factory<'_>) {
     assert_eq!(rows(1)[..], [part(0, 7, 3)]);
     assert_eq!(append(&b, inline(b"ab"), 2), Ok(CHUNK_BYTES + 7));
     check(&a);
-    // The slice becomes garbage with the last of its rows, not before.
+    // The slice becomes garbage when its last row is removed, not before.
     let garbage = |c: &Client| {
         let scan = meta::Scan::Garbage { after: SliceId(0), limit: 10 };
         c.meta.scan(&scan).unwrap().snapshot.records.len()

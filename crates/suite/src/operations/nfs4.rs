@@ -253,7 +253,7 @@ fn a_rename_needs_rights_to_remove_and_add(factory: Factory<'_>) {
     for uid in [4, 5, 6] {
         assert_eq!(c.run_as(&rename("b", REPLACE, "b"), &user(uid)).unwrap_err(), Errno::EACCES, "{uid}");
     }
-    // The replaced name is removed, and a name is added in its place.
+    // To replace a name, the caller needs the right to remove it and the right to add a name.
     assert_eq!(c.run_as(&rename("b", REPLACE, "a"), &user(5)).unwrap_err(), Errno::EACCES);
     assert!(c.run_as(&rename("b", REPLACE, "a"), &user(2)).is_ok());
     file_at(from, "c");
@@ -508,8 +508,8 @@ fn a_damaged_acl_permits_only_its_replacement(factory: Factory<'_>) {
     assert_eq!(s.inode(d).access_acl, AclId::NONE);
 }
 
-/// More entries than fit into an xattr; such ACLs come from chmod, which adds entries, and from other
-/// interfaces than mounts.
+/// The ACL has more entries than fit into an xattr. Such ACLs come from chmod, which adds entries, and from
+/// interfaces other than mounts.
 fn the_longest_acl_is_stored_and_enforced(factory: Factory<'_>) {
     let c = fresh_nfs4(factory);
     let entries = |last: &str| {
@@ -549,7 +549,7 @@ fn a_copied_acl_is_that_of_its_source_at_the_commit(factory: Factory<'_>) {
     c.meta.set_exclusive(false);
     let source = file(&c, ROOT, "source", "A::2:rw,A::OWNER@:rwaxC");
     let [copy, late] = ["copy", "late"].map(|name| file(&c, ROOT, name, "A::3:C,A::OWNER@:rC"));
-    // Copies the ACL like a program that reads it from the source and sets it on another file.
+    // Copies the ACL as a program does that reads it from the source and sets it on another file.
     let copy_to = |ino| {
         let (uuid, id) = (&c.meta.volume().uuid, c.inode(source).access_acl);
         let read = nfs4::refer(&nfs4::minimal(Mode::new(0o640)), uuid, (source, false), id);

@@ -1,4 +1,4 @@
-//! Quotas while another client or tool acts.
+//! Quotas while another client or tool changes the volume.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ pub(super) const CASES: &[Case] = &[
     ("a_removal_that_gives_up_calls_no_quota_complete", a_removal_that_gives_up_calls_no_quota_complete),
 ];
 
-/// The quota is full only while the name exists. While it exists, EEXIST is correct; afterwards the create
-/// must succeed.
+/// The quota is full only while the name exists. In that time, EEXIST is the correct error. After the name is
+/// removed, the create must succeed.
 fn a_full_quota_refuses_only_additions(factory: Factory<'_>) {
     let race = Race::new(factory);
     let rival = race.rival.lock().unwrap();
@@ -72,7 +72,7 @@ fn stale_xattrs_are_charged_exactly(factory: Factory<'_>) {
     check(&c.stranger());
 }
 
-/// A client that has cached another size charges the difference from the present one.
+/// A client with a stale cached size must charge the difference from the current size.
 fn stale_sizes_are_charged_exactly(factory: Factory<'_>) {
     const BLOCK: u32 = 4096;
     let c = fresh(factory);

@@ -36,7 +36,7 @@ pub struct QuotaWritten {
 const MAX_IN_FLIGHT: usize = 2;
 /// The maximum number of inodes that a client creates.
 const INODES: u64 = 100_000_000;
-/// The maximum number of files of one writer. All of them together do not fit below the limits.
+/// The maximum number of files of one writer. The files of all writers together exceed the limits.
 const FILES: usize = 8;
 /// The limit of each nested quota, in inodes and also in blocks. The second quota is resized to half of its
 /// limit and back.

@@ -226,7 +226,7 @@ fn the_directory_of_a_quota_moves(factory: Factory<'_>) {
         "it would count in another quota"
     );
     assert_eq!((c.used(id), c.used(qb)), ((2, 0), (1, 0)));
-    // A directory below it does not move out of the quota.
+    // A directory inside the quota does not move out of it.
     c.mkdir(q, "sub").unwrap();
     assert_eq!(c.rename(q, "sub", b, "sub", REPLACE).map(drop), Err(Errno::EXDEV));
     check(&c);
@@ -258,7 +258,7 @@ fn an_existing_tree(factory: Factory<'_>) {
         c.create(many, &format!("f{at}")).unwrap();
     }
     let size = (size.0 + 41, size.1);
-    // A limit can be lower than the usage; then nothing more fits.
+    // A limit can be lower than the usage. Then nothing can be added.
     let id = c.limit(d, QuotaLimits { max_inodes: Some(5), max_blocks: Some(1), ..NONE }).unwrap();
     assert_eq!(c.used(id), size);
     assert_eq!(c.create(many, "more"), Err(Errno::EDQUOT));
@@ -330,7 +330,8 @@ fn interrupted_walks(factory: Factory<'_>) {
     assert!(matches!(removed, Err(QuotaError::Interrupted)), "{removed:?}");
     c.meta.remove_directory_quota(id, &mut |_| true).unwrap();
 
-    // No quota begins inside one that is incomplete, whether its walk has met the directory or not.
+    // No quota can be set inside an incomplete one, whether or not the walk of the incomplete one has reached
+    // the directory.
     let deep = c.mkdir(c.at(d, "x").ino, "deep").unwrap();
     let set = c.meta.set_directory_quota(d, NONE, &mut |_| false);
     assert!(matches!(set, Err(QuotaError::Interrupted)), "{set:?}");
@@ -449,7 +450,7 @@ fn changed_limits(factory: Factory<'_>) {
     c.meta.set_exclusive(false);
     let d = c.mkdir(ROOT, "d").unwrap();
     let (tool, other) = (c.stranger(), c.stranger());
-    // The other client has cached the directory without a quota.
+    // The other client has cached the directory when it had no quota.
     other.create(d, "before").unwrap();
     let id = tool.limit(d, inodes(3)).unwrap();
     other.create(d, "one").unwrap();
@@ -459,7 +460,7 @@ fn changed_limits(factory: Factory<'_>) {
     assert_eq!(other.create(d, "three"), Err(Errno::EDQUOT));
     tool.meta.remove_directory_quota(id, &mut |_| true).unwrap();
     other.create(d, "three").unwrap();
-    // A quota around the one that the other client has cached.
+    // Set an outer quota around the one that the other client has cached.
     let id = tool.limit(d, inodes(9)).unwrap();
     other.create(d, "four").unwrap();
     tool.meta.remove_directory_quota(id, &mut |_| true).unwrap();

@@ -267,7 +267,8 @@ fn records_are_read_again_after_an_indeterminate_error(factory: Factory<'_>) {
     check(&client);
 }
 
-/// If many clients append to one file, the records that a client read before its pause are outdated after it.
+/// If many clients append to one file, the records that a client read before a back-off pause are stale after
+/// it.
 fn repeated_conflicts_back_off_and_read_again(factory: Factory<'_>) {
     let engine = factory();
     volume().format(&*engine).unwrap();
@@ -346,8 +347,8 @@ impl Engine for Joined {
     }
 }
 
-/// One transaction drops a link of a file, and the next one of the same call drops its last link. The outcome
-/// of the first need not contain the inode.
+/// One transaction drops a link of a file, and the next one of the same call drops the last link. The outcome
+/// of the first one need not contain the inode.
 fn an_inode_removed_by_the_same_call_is_not_cached(factory: Factory<'_>) {
     let engine = factory();
     volume().format(&*engine).unwrap();

@@ -286,7 +286,7 @@ fn shrink(
     (acts, problem)
 }
 
-/// Tests of the suite itself: it must detect broken engines.
+/// Tests of this random test itself: it must detect broken engines.
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -69,7 +69,7 @@ pub(super) fn put(c: &Client, ino: Ino, offset: u64, len: u64, id: u64) {
     c.run(&Write { ino, slices, end: offset + len, mtime: Time::now() }).unwrap();
 }
 
-/// Writes the next bytes of slice `id` at each of these places: an offset and a length.
+/// Writes slice `id` in parts: each place, an offset and a length, gets the next bytes of the slice.
 pub(super) fn put_scattered(c: &Client, ino: Ino, places: &[(u64, u32)], id: u64) {
     let size = places.iter().map(|(_, len)| len).sum();
     let (mut skip, mut slices) = (0, Vec::new());
@@ -225,7 +225,7 @@ fn holes_cover_parts_and_drop_whole_chunks(factory: Factory<'_>) {
     expected.extend(of_slice(7, 4, 4));
     assert_eq!(read(&c, ino, 3 * CHUNK, 8), expected);
     assert_eq!(c.inode(ino).size, 4 * CHUNK);
-    // A range of exactly one chunk, and one that ends with the chunk.
+    // First a range of exactly one chunk, then one that ends with the chunk.
     allocate(&c, ino, 3 * CHUNK, CHUNK, ZERO_KEEP).unwrap();
     assert!(chunk_rows(&c, ino, 3).is_empty());
     allocate(&c, ino, 4, CHUNK - 4, PUNCH).unwrap();
@@ -287,7 +287,7 @@ fn copies_equal_the_source(factory: Factory<'_>) {
     expected.resize(60, 0);
     assert_eq!((read(&c, b, 0, 60), c.inode(b).size), (expected, 60));
     // The source range and the target range each cross the end of a chunk, mostly at different positions
-    // within the range; once they are in the same file.
+    // within the range. In one case, both ranges are in the same file.
     put(&c, a, CHUNK - 6, 12, 10);
     let source = read(&c, a, CHUNK - 6, 12);
     assert_eq!(source, [of_slice(10, 0, 6), of_slice(11, 0, 6)].concat());
@@ -424,7 +424,8 @@ fn a_copy_ends_at_the_source_size_of_its_commit(factory: Factory<'_>) {
 fn a_copy_is_of_one_moment(factory: Factory<'_>) {
     let race = Race::new(factory);
     let [source, target] = ["source", "target"].map(|name| race.client.create(ROOT, name).unwrap());
-    // The client has cached the size, and the rival has written one half of the file anew.
+    // The client has cached the size of 16 bytes. The rival has truncated the file and written its first half
+    // again.
     put(&race.client, source, 0, 16, 1);
     {
         let rival = race.rival.lock().unwrap();
@@ -436,8 +437,8 @@ fn a_copy_is_of_one_moment(factory: Factory<'_>) {
     assert_eq!(copied, Ok(16));
     let expected = [of_slice(2, 0, 8), of_slice(3, 0, 8)].concat();
     assert_eq!(read(&race.client, target, 0, 16), expected, "no zeros in place of a later row");
-    // The rival extends the file to another chunk. A read of this chunk alone could miss a write to the first
-    // one that came earlier.
+    // The rival extends the file to another chunk. If the client read this chunk alone, it could miss an
+    // earlier write to the first chunk.
     let counts = || race.faulty.inner().counts();
     let before = counts();
     let copied = race.lose(

@@ -248,7 +248,7 @@ impl Run {
         let expected: BTreeMap<u64, u64> =
             referred.iter().filter(|(_, rows)| **rows > 1).map(|(id, rows)| (*id, rows - 1)).collect();
         let mut counts = shared(engine);
-        // A slice that was shared keeps its count while one row is left.
+        // A slice that was shared keeps a count of 0 while one row is left.
         counts.retain(|id, extra| *extra > 0 || referred.get(id) != Some(&1));
         assert_eq!(counts, expected, "{what}");
         let unused: BTreeSet<u64> =

@@ -77,7 +77,7 @@ fn a_cached_name_of_a_removed_inode_is_read_again(factory: Factory<'_>) {
     let f = b.create(ROOT, "f").unwrap();
     assert_eq!(a.at(ROOT, "f").ino, f);
     b.unlink(ROOT, "f").unwrap();
-    // Half of the invalidation arrives first.
+    // The invalidation of the inode arrives, but not yet that of the name.
     let by = b.meta.session();
     a.meta.apply_remote(&Change { seq: Seq::default(), by, invalidations: vec![Invalidation::Inode(f)] });
     assert_eq!(a.run(&GetInode(f)), Err(Errno::ESTALE));

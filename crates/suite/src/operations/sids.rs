@@ -43,8 +43,8 @@ fn other(c: &Client) -> Client {
     other
 }
 
-/// The operation that sets an ACL by which these SIDs may read. The numbers of their domains are those that
-/// `c` assigns with its cached table.
+/// The operation that sets an ACL that grants read to each of these SIDs. `c` numbers their domains by its
+/// cached table.
 fn allow(c: &Client, ino: Ino, sids: &[&str]) -> SetNfs4Acl {
     let table = c.meta.domains(0).unwrap();
     let known = table.domains().len();
@@ -78,7 +78,7 @@ fn sids(c: &Client, ino: Ino) -> Vec<String> {
 fn domains_are_added_and_keep_their_numbers(factory: Factory<'_>) {
     let c = fresh(factory);
     let [f, g, h] = ["f", "g", "h"].map(|name| c.create(ROOT, name).unwrap());
-    // A client without the additions of others assigns different numbers.
+    // A client that has not read the additions of others assigns different numbers.
     let late = other(&c);
     c.run(&allow(&c, f, &[ANN, ADMINS])).unwrap();
     late.run(&allow(&late, g, &[BOB, ADMINS, ANN])).unwrap();
@@ -91,7 +91,7 @@ fn domains_are_added_and_keep_their_numbers(factory: Factory<'_>) {
         assert_eq!(table.to_storage(), "S-1-5-21-1-2-3 S-1-5-32 S-1-5-21-7-8-9");
     }
     assert_eq!(ids(&c, h), [ids(&c, g)[0]], "each domain has one number");
-    // Domains that are cached need no read of the table.
+    // If the domains are cached, the table is not read again.
     let again = allow(&c, f, &[BOB, ANN]);
     assert_eq!(again.numbering.known, 3);
     c.run(&again).unwrap();
@@ -230,7 +230,7 @@ fn contradictory_sid_rules_change_nothing(factory: Factory<'_>) {
     // A rule for a domain that the table lacks is damage: another domain could get its number.
     put("sid_rules", "1:1000:100000-199999 2:0:7-8", 1 << 100);
     assert_eq!(c.run(&add("S-1-5-21-7-8-9", 0, "300000-300001")), Err(Errno::EIO));
-    // Damaged rules: a client that runs keeps the previous ones.
+    // If the rules are damaged, a running client keeps the previous ones.
     put("sid_rules", "1:1000:100000", 2 << 100);
     assert_eq!(c.run(&add("S-1-5-21-7-8-9", 0, "300000-300001")), Err(Errno::EIO));
     assert!(c.meta.refresh_settings().is_err());

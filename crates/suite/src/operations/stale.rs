@@ -130,7 +130,7 @@ fn the_parent_of_a_directory_that_moves_on_is_found(factory: Factory<'_>) {
     let rival = race.rival.clone();
     let mut turn = 0;
     race.faulty.set_rival(move |_| {
-        // The first read is that of the directory.
+        // The first read is that of the directory. Move it before each of the next `MOVES` reads.
         if (1..=MOVES).contains(&turn) {
             let rival = rival.lock().unwrap();
             let to = rival.mkdir(ROOT, &name(turn)).unwrap();

@@ -1,4 +1,4 @@
-//! The trash.
+//! The trash: what it keeps, under which names, how it counts in quotas, and what is deleted at once.
 
 use std::sync::Arc;
 
@@ -227,7 +227,7 @@ fn a_removed_tree_is_rebuilt(factory: Factory<'_>) {
     }
     assert_eq!(mover.at(below, "f").ino, file);
     assert_eq!((mover.inode(below).parent, mover.inode(dir).parent), (dir, ROOT));
-    // The root of the trash, and the directories of the user and the hour.
+    // The trash still counts its root and the directories of the user and of the hour.
     assert_eq!(mover.trash_usage(), (3, 0));
     check(&mover);
 }
@@ -264,7 +264,7 @@ fn removals_in_the_trash(factory: Factory<'_>) {
     let removed = c.mkdir(ROOT, "removed").unwrap();
     c.trash(ROOT, "removed");
     assert_eq!(c.create(removed, "f").unwrap_err(), Errno::ENOENT);
-    // The quota of the trash is not inside another.
+    // The quota of the trash is not inside another quota.
     c.limit(ROOT, super::quotas::inodes(1000)).unwrap();
     check(&c);
 }
@@ -276,11 +276,11 @@ fn what_cannot_be_kept(factory: Factory<'_>) {
         c.make(ROOT, name, kind, 0o600).unwrap();
         assert_eq!(c.trash(ROOT, name).outcome, UnlinkOutcome::Removed, "{name}");
     }
-    // The directory of a quota could not get its tag back.
+    // The directory of a quota is not kept, because a restore could not give it its tag back.
     let dir = c.mkdir(ROOT, "q").unwrap();
     c.limit(dir, super::quotas::inodes(10)).unwrap();
     assert_eq!(c.trash(ROOT, "q").outcome, UnlinkOutcome::Removed);
-    // The caller may want a removal without the trash.
+    // A caller can remove a file without the trash.
     c.create(ROOT, "f").unwrap();
     let op = Unlink { parent: ROOT, name: n("f"), open: None };
     assert_eq!(c.run(&WithTrash { op: &op, is_on: false }).unwrap().outcome, UnlinkOutcome::Removed);
@@ -300,8 +300,8 @@ fn the_trash_counts(factory: Factory<'_>) {
     assert_eq!(c.used(id), (3, 2));
     let hour = hour_of(c.trash(dir, "f"));
     assert_eq!((c.used(id), c.trash_usage()), ((2, 0), (4, 2)));
-    // The files, and the directories of the user and of the hour, which are created even if the quota is
-    // full.
+    // The quota of the user counts the files, and the directories of the user and of the hour, which are
+    // created even if the quota is full.
     assert_eq!((c.quota(user).inodes, c.quota(user).blocks), (4, 2));
     assert_eq!(c.create(dir, "h"), Err(Errno::EDQUOT));
     hour_of(c.trash(dir, "g"));

@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
 
 const NAMED: &str = "u::rwx,u:1000:rw-,g::r-x,m::rwx,o::---";
 
-/// An operation that fails, and its errno.
+/// Runs an operation that must fail, and returns its errno.
 type Try = Box<dyn Fn(&Client) -> Option<Errno>>;
 
 struct Bench {
@@ -38,7 +38,8 @@ impl Bench {
         Bench { engine, client }
     }
 
-    /// The number of round trips of `act`, after the names in `warm` and their directories were cached.
+    /// The number of round trips of `act`, and its result. The names in `warm` and their directories are
+    /// cached first.
     fn cost<T>(&self, warm: &[(Ino, &str)], act: impl FnOnce(&Client) -> T) -> (u64, T) {
         for dir in [ROOT].into_iter().chain(warm.iter().map(|(dir, _)| *dir)) {
             self.client.inode(dir);

@@ -28,7 +28,7 @@ pub struct Writers {
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
     pub operations: u64,
-    /// Those that failed with ENOSPC.
+    /// Operations that failed with ENOSPC. They count in `operations` too.
     pub without_room: u64,
     /// Requests to the engine: reads and transactions, including transactions that were planned again after a
     /// conflict.
