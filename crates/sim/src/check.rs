@@ -1,5 +1,5 @@
-//! The checks on a history: the model, applied to its commits in order, gives the same state, and the replies
-//! are correct.
+//! The checks on a history. The model, which applies the commits in order, must reach the state of the
+//! engine, and every reply must have been correct.
 
 use std::collections::BTreeMap;
 
@@ -119,7 +119,7 @@ fn replay(
 }
 
 /// Checks that a copy contains what the source contained at some moment of the call, and puts these bytes
-/// into the model. A copy lacks a write that is committed between the copy's plan and its commit
+/// into the model. A copy may lack a write that is committed between the copy's plan and its commit
 /// (`Guard::Rows` permits newer rows); copy_file_range(2) is not atomic either.
 fn copied(
     ended: &Ended,
@@ -206,7 +206,7 @@ fn own(lookup: &Ended, commits: &BTreeMap<usize, Commit>, steps: &[Ended]) -> u6
     seqs.filter(|seq| *seq <= lookup.began).max().unwrap_or(0)
 }
 
-/// Whether a step changes what another one reads, if it succeeds.
+/// Whether `step`, if it succeeds, changes what `lookup` reads.
 fn is_of(step: &Step, lookup: &Step) -> bool {
     let (of, wanted) = match lookup {
         Step::Lookup { dir, name } => (*dir, *name),

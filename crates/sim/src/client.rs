@@ -1,4 +1,4 @@
-//! A simulated process: a real `Meta` on the simulated engine, and the state that a mount keeps besides it.
+//! A simulated process: a real `Meta` on the simulated engine, and the state that a mount keeps in addition.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -42,7 +42,7 @@ pub(crate) struct Client {
     /// All commits up to this one have been received from the stream.
     floor: AtomicU64,
     received: AtomicU64,
-    /// The unlinked inodes that it has open, each with the session that keeps it.
+    /// The unlinked inodes that the client has open, each with the session that keeps it.
     orphans: Mutex<BTreeSet<(SessionId, Ino)>>,
     /// Writes in doubt, which are to be retried.
     in_doubt: Mutex<Vec<(Ended, Write, InDoubtTxn)>>,
@@ -101,7 +101,8 @@ impl Client {
 
     pub(crate) fn rejoin(&self, shared: &Shared) {
         let mut begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(NonTreeAction::Rejoin));
-        // A collector that saw neither the old nor the new session may remove slices below the counter.
+        // A collector that saw neither the old nor the new session may remove slices below the counter, so
+        // the numbers that are left are not used.
         let next = self.meta.read_counter(Counter::Slice);
         if let Ok(next) = &next {
             lock(&self.slices).left = *next..*next;
@@ -293,12 +294,12 @@ impl Client {
     }
 
     /// Returns a new slice whose blocks are stored. `None` if no number could be leased, or if the session
-    /// was lost meanwhile, because a collector may have removed the blocks.
+    /// was lost meanwhile. In that case, a collector may have removed the blocks.
     fn take_slice(&self, shared: &Shared, len: u32) -> Option<(u64, SliceSource)> {
         let session = self.meta.session();
         if lock(&self.slices).left.is_empty() {
-            // The lease is taken under a lock (`vfs/src/numbers.rs`). Here a thread that would wait for the
-            // lock gives up.
+            // A mount takes the lease under a lock (`vfs/src/numbers.rs`). Here a thread that would wait for
+            // the lock gives up.
             if self.is_leasing.swap(true, Ordering::Relaxed) {
                 return None;
             }
@@ -322,7 +323,7 @@ impl Client {
             .then_some((id, SliceSource::Blocks { id: SliceId(id), offset: 0, size: len }))
     }
 
-    /// Ends the protection of a slice whose operation is no longer in doubt.
+    /// Stops holding the number of a slice if its operation is not in doubt.
     fn settle(&self, slice: u64, got: &Got) {
         if *got != Got::InDoubt {
             lock(&self.slices).held.remove(&slice);

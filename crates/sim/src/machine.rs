@@ -1,4 +1,4 @@
-//! The clocks of the simulated machines: one for each client, and one for the garbage collector.
+//! The clocks of the simulated machines: one machine for each client, and one for the tools.
 
 use std::cell::RefCell;
 use std::io;
@@ -67,7 +67,7 @@ impl Clocks {
     }
 
     pub(crate) fn since_boot(&self, client: usize) -> Duration {
-        // Each machine was booted at another time, days ago.
+        // Each machine was booted at a different time, days ago.
         let boot = Duration::from_secs(200_000 * (client as u64 + 1));
         match self.mutant {
             Some(Mutant::StoppedClock) => boot + self.monotonic(client),

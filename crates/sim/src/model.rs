@@ -1,4 +1,4 @@
-//! The tree in its simplest form, without regard to cost: it stores neither link counts nor rows.
+//! A simple model of the tree, without regard to cost: it stores neither link counts nor rows.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The link between a client's thread and the scheduler: the thread sends a request and waits, so one thread
-//! runs at a time.
+//! The link between a client's thread and the scheduler. The thread sends a request and waits for the answer,
+//! so only one thread runs at a time.
 
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender};

@@ -3,7 +3,7 @@
 use meta::{Engine, Record, Scan};
 
 /// Passes all records of a range to `last_of`, which returns the position of a record in the order of the
-/// range. Begins at `first`.
+/// range. Begins after `first`.
 pub(crate) fn scan_all<K>(
     engine: &dyn Engine,
     scan: impl Fn(K) -> Scan,

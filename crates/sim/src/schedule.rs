@@ -27,8 +27,8 @@ const THREADS_PER_CLIENT: usize = 2;
 const WORKERS: usize = CLIENTS * THREADS_PER_CLIENT + 1;
 /// The maximum number of consecutive faults of a thread, because the pauses of its retries grow.
 const FAULTS_IN_A_ROW: usize = 2;
-/// After this time a server has ended every request that its client no longer waits for
-/// (`meta/src/commit_numbers.rs`).
+/// The longest delay of a commit. It is shorter than `LOST_FOR` (`meta/src/commit_numbers.rs`), the time
+/// after which a server has ended every request that its client no longer waits for.
 const ENDED_AFTER: Duration = Duration::from_secs(50);
 /// Longer than any thread computes between two requests.
 const STUCK: Duration = Duration::from_secs(60);
@@ -334,7 +334,8 @@ impl Scheduler {
             }
             4 => {
                 let outcomes = self.apply(step, txns);
-                // After a conflict, no copy of the request is in flight: no engine retries it.
+                // A copy of the request arrives later, except after a conflict, because no engine retries a
+                // request then.
                 if outcomes.iter().all(|outcome| matches!(outcome, meta::Outcome::Committed { .. })) {
                     self.late.push((step, txns.to_vec(), self.clocks.now()));
                 }

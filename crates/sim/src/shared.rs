@@ -31,7 +31,8 @@ pub(crate) struct Ended {
     /// The sequence number of the oldest state that a read may return.
     pub(crate) floor: u64,
     pub(crate) got: Got,
-    /// The lines of the history at its beginning and end. They order steps without a commit between them.
+    /// The lines of the history when the step began and ended. They order steps without a commit between
+    /// them.
     pub(crate) lines: (usize, usize),
     /// The number of times the client had been killed when the step began.
     pub(crate) kills: u64,
@@ -69,8 +70,8 @@ impl Shared {
         lock(&self.world)
     }
 
-    /// Counts a kill of the client. If a step that it has begun ends with an error, the step is in doubt
-    /// ([`Self::end`]).
+    /// Counts a kill of the client. If a step that the killed process has begun ends with an error, the step
+    /// is in doubt ([`Self::end`]).
     pub(crate) fn kill(&self, number: usize) {
         lock(&self.kills)[number] += 1;
     }

@@ -1,5 +1,5 @@
-//! The actions of clients besides operations: they remove silent sessions with their locks and unlinked
-//! files, garbage, and unreferenced slices.
+//! The maintenance that clients and the collector do: they remove silent sessions with their locks and
+//! unlinked files, garbage, and unreferenced slices.
 
 use std::collections::BTreeSet;
 

@@ -115,7 +115,8 @@ impl World {
         outcome
     }
 
-    /// Every quota equals the usage of the volume, and no commit adds anything above a limit.
+    /// Checks that every quota equals the usage of the volume, and that no commit adds anything above a
+    /// limit.
     fn check_quotas(&mut self, step: usize) {
         if self.quotas.is_empty() {
             return;
@@ -227,7 +228,7 @@ impl World {
         self.clocks.now()
     }
 
-    /// The newest commit at a moment.
+    /// The sequence number of the newest commit at a moment.
     pub(crate) fn seq_at(&self, moment: Duration) -> u64 {
         let before = self.times.partition_point(|(time, _)| *time <= moment);
         before.checked_sub(1).map_or(0, |at| self.times[at].1)
@@ -252,8 +253,8 @@ fn is_real(txn: &Txn) -> bool {
     !txn.effects.iter().all(is_beside)
 }
 
-/// A transaction as text, without times and without the random ids of clients that have no session, so that a
-/// seed always shows the same.
+/// A transaction as text. Times and the random ids of clients without a session are left out, so that a seed
+/// always gives the same text.
 fn shown(txn: &Txn) -> String {
     let session = (txn.op_id.0 >> 64) as u64;
     let by =

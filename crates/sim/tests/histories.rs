@@ -1,5 +1,5 @@
-//! Histories of new seeds. `LIMEN_SIM_SEED` replays one. `LIMEN_SIM_HISTORIES` sets their number, or
-//! `LIMEN_SIM_SECONDS` the time for which new ones are run.
+//! Runs the histories of new seeds. `LIMEN_SIM_SEED` replays one history. `LIMEN_SIM_HISTORIES` sets the
+//! number of histories, or `LIMEN_SIM_SECONDS` the time for which new ones are run.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

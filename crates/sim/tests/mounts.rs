@@ -1,11 +1,11 @@
-//! Whole mounts of new seeds. `LIMEN_SIM_MOUNTS_SEED` replays one; `LIMEN_SIM_SECONDS` sets the time for
-//! which new ones are run.
+//! Runs the histories of whole mounts: by default the first few seeds, and with `LIMEN_SIM_SECONDS` new seeds
+//! for that time. `LIMEN_SIM_MOUNTS_SEED` replays one history.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sim::{History, Mutant, run_mounts, shorten_mounts};
 
-/// The default time: only a few seeds are run, always the same.
+/// The default time. It is enough for a few seeds, which always begin at 0.
 const SECONDS: u64 = 4;
 /// The number of seeds tried for each mutant. If none finds it, the simulator has a gap.
 const SEEDS_PER_MUTANT: u64 = 200;

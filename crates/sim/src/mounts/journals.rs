@@ -41,7 +41,7 @@ impl Journals for MachineJournals {
     }
 }
 
-/// Leaves only the first frame.
+/// Leaves only the first frame, which is the header, so the journal has no transactions.
 fn cut_back(bytes: &mut Vec<u8>) {
     if let Some(len) = bytes.first_chunk().map(|len| u32::from_le_bytes(*len)) {
         bytes.truncate(FRAME_BYTES + len as usize);

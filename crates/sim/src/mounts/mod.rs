@@ -117,8 +117,8 @@ fn keep<T>(events: &mut Vec<T>, cut: &Cut, kind: Kind) {
 fn draw(seed: u64, mutant: Option<Mutant>) -> Conditions {
     let mut rng = Rng::of(seed, 9, 0);
     // Some mutants show only in rare cases: only a mount that stands still for long loses its session, only a
-    // kill leaves a journal, and few notifications overtake a reply that is then used. For these mutants the
-    // cases are made frequent; otherwise they would need several times as many seeds.
+    // kill leaves a journal, and few notifications overtake a reply that is then used. These cases are made
+    // frequent for their mutants, which would otherwise need several times as many seeds.
     let needs_halts = mutant == Some(Mutant::KeepsLocks);
     let needs_acts = mutant == Some(Mutant::NotRepeated);
     let needs_kills = matches!(mutant, Some(Mutant::NotReplayed | Mutant::ForgetsSent));
@@ -154,7 +154,7 @@ fn draw(seed: u64, mutant: Option<Mutant>) -> Conditions {
         idle_ms = 40;
         delay = of_kills.pick(&[Duration::from_millis(5), Duration::from_millis(50)]);
         if mutant == Some(Mutant::ForgetsSent) {
-            // A kill must come while a request is under way and other transactions are queued.
+            // A kill must come while a request is in flight and other transactions are queued.
             (idle_ms, delay) = (15, Duration::from_millis(50));
         }
         let mut at = Duration::from_secs(4);
@@ -180,10 +180,11 @@ fn draw(seed: u64, mutant: Option<Mutant>) -> Conditions {
     }
 }
 
-/// The main thread of a client: starts the mount and its programs, which run until the end with the mount's
-/// threads.
+/// Runs in the main thread of a client: starts the mount and its programs. Their threads run until the
+/// history ends or the client is killed.
 fn mount(shared: &Arc<Shared>, client: usize) {
-    // The first client has the oldest session, so it cleans up for all.
+    // At the beginning the clients start one after the other. The first one has the oldest session, so it
+    // cleans up for all.
     if shared.files().is_empty() {
         host::sleep(Duration::from_secs(client as u64));
     }

@@ -1,4 +1,4 @@
-//! A directory that one program changes, and the states of its names according to the answers that the
+//! A directory that one program changes, and the states of its names according to the replies that the
 //! program got.
 
 use std::collections::HashSet;
@@ -40,7 +40,7 @@ pub(super) struct Names {
 pub(super) struct NameState {
     /// The time when the change to this state began.
     pub(super) began: Duration,
-    /// The time when the change was answered; `None` while it is in progress, and if it failed.
+    /// The time when the change succeeded; `None` while it is in progress, and if it failed.
     pub(super) answered: Option<Duration>,
     pub(super) exists: bool,
 }

@@ -15,7 +15,7 @@ use crate::mounts::shared::{CLIENTS, PROGRAMS, lock};
 
 const _: () = assert!(CLIENTS * PROGRAMS as usize == ALL_PROGRAMS);
 
-/// How often a directory is changed before its program makes another.
+/// How many changes a program makes in a directory before it makes another directory.
 const CHANGES: usize = 20;
 
 impl Program {
@@ -37,7 +37,7 @@ impl Program {
 
     fn make_place(&self, number: u64) {
         let loss = self.vfs.session_loss();
-        // After a kill, the numbers begin again.
+        // After a kill, the numbers of acts begin at 0 again. The time keeps the name unique.
         let life = self.shared.clocks.now().as_millis();
         let name = format!("d{}.{}.{number}.{life}", self.client, self.number);
         let (kind, mode) = (MakeKind::Directory, Mode::new(0o755));
@@ -142,7 +142,7 @@ impl Program {
         }
         let mut names = lock(&place.names);
         // A mount that has used the directory before may answer from its cache until an invalidation arrives,
-        // except about the names that it changes itself.
+        // except for the names that it changes itself.
         let is_first = names.seen.insert(self.client) && self.client != place.client;
         let changer = at.checked_sub(NAMES).map_or(place.client, |program| program / PROGRAMS as usize);
         let is_exact = is_first || self.client == changer;

@@ -109,7 +109,7 @@ impl Program {
     }
 
     fn stat(&self, ino: Ino) {
-        // A kernel thread with a reply may wait for a processor before it applies the reply.
+        // A kernel thread that has got a reply may wait for a processor before it applies the reply.
         let delay = || match host::random().is_multiple_of(2) {
             true => Duration::from_micros(host::random() % 150_000),
             false => self.shared.delay(),
@@ -131,7 +131,7 @@ impl Program {
         self.say(&format!("chmod {ino} to {mode:?}: {:?}", changed.as_ref().map(|_| ())));
         match changed {
             Ok(attr) => self.kernel.set(ino, attr.mode.bits(), lifetime),
-            // It may have happened, so the kernel must send GETATTR.
+            // The change may have happened, so the kernel must send GETATTR.
             Err(_) => self.kernel.evict(&self.vfs, ino),
         }
     }
@@ -158,7 +158,7 @@ impl Program {
         }
     }
 
-    /// Reads an extended attribute, which the mount may answer from its cache, and lists the names of all.
+    /// Reads an extended attribute, and lists the names of all. The mount may answer both from its cache.
     fn read_xattr(&self, ino: Ino) {
         let since = self.shared.clocks.now().saturating_sub(OUTDATED);
         let name = xattrs::name((host::random() % 3) as u8);
@@ -245,8 +245,8 @@ impl Program {
         let _ = self.vfs.files.close(ino);
     }
 
-    /// The mutant: the mount lost the lock with its session, but the file is written as if it still held the
-    /// lock.
+    /// The fault of [`Mutant::KeepsLocks`]: the mount lost the lock with its session, but the file is written
+    /// as if the mount still held the lock.
     fn go_on_without_lock(&self, ino: Ino, bytes: &[u8]) {
         for _ in 0..60 {
             let _ = self.vfs.files.close(ino);

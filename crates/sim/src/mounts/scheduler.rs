@@ -105,8 +105,8 @@ thread_local! {
     static RNG: RefCell<Rng> = RefCell::new(Rng::new(0));
 }
 
-/// Replaces the random numbers of this thread. A program calls this before each of its acts, so an act has
-/// the same random numbers if other acts are cut from the history.
+/// Replaces the random numbers of this thread. A program calls this before each of its acts, so that an act
+/// has the same random numbers even if other acts are cut from the history.
 pub(super) fn set_rng(rng: Rng) {
     RNG.set(rng);
 }
@@ -202,7 +202,7 @@ fn start(
 }
 
 /// Runs `mains` main threads, one for each client and one for the tools, and all threads that they start,
-/// until `horizon`. Calls `before_end` before it ends them. Returns the findings.
+/// until `horizon`. Calls `before_end` before it ends the threads. Returns the findings.
 pub(super) fn run(
     seed: u64,
     clocks: &Arc<Clocks>,

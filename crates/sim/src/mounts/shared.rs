@@ -58,7 +58,8 @@ impl<K: Ord, V> Past<K, V> {
         self.0.entry(key).or_default().push((now, value));
     }
 
-    /// Whether `is` holds for one of the values at that time or later. `None` if nothing is known.
+    /// Whether `is` holds for one of the values at that time or later. `None` if the object has no known
+    /// value.
     pub(super) fn had(&self, key: &K, since: Duration, is: impl Fn(&V) -> bool) -> Option<bool> {
         let all = self.0.get(key)?;
         let first = all.partition_point(|(from, _)| *from <= since).saturating_sub(1);

@@ -71,7 +71,8 @@ fn confirmed(engine: &dyn Engine) -> Result<Vec<Problem>, EngineError> {
 /// and `Sweeper` in `cli/src/gc.rs`). Even the newest blocks are removed, so the rules must hold without the
 /// grace period.
 fn collect(shared: &Shared, engine: &dyn Engine, meta: &Meta) -> Result<(usize, usize), Failure> {
-    // The counter is read before the sessions, and so are the unlinked inodes.
+    // The counter and the unlinked inodes are read before the sessions, so that a session which begins
+    // meanwhile loses nothing.
     let next = match engine.read(&[RecordKey::Counter(Counter::Slice)])?.records.first() {
         Some(Record::Counter(_, next)) => SliceId(*next),
         _ => return Ok((0, 0)),
