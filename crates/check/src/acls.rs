@@ -16,7 +16,8 @@ use types::AclId;
 
 use super::{WINDOW, walk};
 
-/// ACLs condemned or dropped by one commit: an etcd server may permit only 100 comparisons in a transaction.
+/// The number of ACLs that one commit condemns or drops. An etcd server may permit only 100 comparisons in a
+/// transaction.
 const AT_ONCE: usize = 24;
 
 /// The result of [`unused_acls`] and [`drop_unused_acls`].
@@ -40,7 +41,7 @@ pub fn unused_acls(engine: &dyn Engine) -> Result<AclCounts, EngineError> {
 }
 
 /// Removes the ACLs that no inode refers to. Safe while other clients change the volume. If another client
-/// begins the same meanwhile, this call fails.
+/// begins such a removal meanwhile, this call fails.
 ///
 /// # Errors
 /// Those of the database. EBUSY: another client began to remove ACLs; this one may have removed some.

@@ -1,5 +1,5 @@
-//! The inodes and names below a path. Names elsewhere are not known, so a link count is reported as wrong
-//! only if it is less than the number of names here.
+//! Checks the inodes and names below a path. Names elsewhere are not known, so a link count is reported as
+//! wrong only if it is less than the number of names below the path.
 
 use std::collections::BTreeMap;
 

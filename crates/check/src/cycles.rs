@@ -1,4 +1,4 @@
-//! Cycles of directories, which no walk from the root would ever reach.
+//! Checks for cycles of directories, which no walk from the root would ever reach.
 
 use std::collections::HashSet;
 

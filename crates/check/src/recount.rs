@@ -1,15 +1,15 @@
-//! Counts all quotas again while the volume is in use, exactly.
+//! Counts all quotas again, exactly, while the volume is in use.
 //!
 //! Every transaction that changes the usage of an inode changes the counters by the same amount. So the
 //! difference between a counter and the sum over its inodes does not depend on the moment, and a correction
 //! can be applied at any later moment ([`ops::CorrectQuotas`]). To find the difference, the counter and all
-//! inodes must be known as of one moment. Some engines show the records of one moment for as long as the
-//! count takes ([`Engine::open_snapshot`]).
+//! inodes must be known as of one moment. Some engines have snapshots that last as long as the count takes
+//! ([`Engine::open_snapshot`]).
 //!
-//! On the others, all inodes are read one page after another, and the usage of each of them is kept in a
-//! file, while the stream of changes tells which inodes change. The changed inodes are read again, and the
-//! new counts replace the old ones. If the engine shows a moment for a short time, the last changed inodes
-//! and the counters are read as of that moment. If not, one request reads the last few changed inodes
+//! On the other engines, all inodes are read one page after another, and the usage of each of them is kept in
+//! a file. Meanwhile the stream of changes tells which inodes change. The changed inodes are read again, and
+//! the new counts replace the old ones. If the engine has snapshots that last a short time, the last changed
+//! inodes and the counters are read from a snapshot. If not, one request reads the last few changed inodes
 //! together with the counters. The result is correct for the moment of this request if no other inode had
 //! changed before it. To verify that, the stream is polled once more; if the answer names another inode, the
 //! last request is repeated. The stream does not name a new inode, but it names the new directory entry. A
@@ -95,7 +95,7 @@ fn recount_snapshot(
     Ok(compare_with_snapshot(&counts, snapshot)?)
 }
 
-/// Compares all counters of a moment with the counts of that moment.
+/// Compares all counters in a snapshot with the counts as of the same moment.
 fn compare_with_snapshot(counts: &Counts, snapshot: &mut dyn SnapshotReader) -> Result<Recount, EngineError> {
     let quotas = all_quotas(&mut |scan| snapshot.scan(scan))?;
     let next = next_of(&snapshot.read(&[RecordKey::Settings])?.records);

@@ -10,8 +10,8 @@ use super::walk::{self, name_in, read_inode};
 /// The entry of the trash in the root, which is not stored.
 const TRASH: &[u8] = b".trash";
 
-/// The largest number of directories, and of files with several links, that a walk remembers, to visit them
-/// once.
+/// The largest number of directories, and of files with several links, that a walk remembers in order to
+/// visit each of them once.
 const KNOWN: usize = 1 << 20;
 
 /// The largest depth that is followed, in case the volume is damaged.
@@ -28,7 +28,7 @@ pub enum CheckScope {
 #[derive(Clone, Debug)]
 pub struct Top {
     ino: Ino,
-    /// The entry that names it. No entry names the trash.
+    /// The entry that names the file or directory. No entry names the trash.
     entry: Option<(Ino, Name, Dirent)>,
 }
 

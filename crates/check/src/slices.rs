@@ -84,7 +84,7 @@ impl SliceWindow {
     }
 }
 
-/// Calls `each` with all slices that rows, share counts or garbage records refer to, in order, and a bounded
+/// Calls `each` with all slices that rows, share counts or garbage records refer to, in order, with a bounded
 /// number of slices in each call. The windows cover all numbers. A slice that had a row when the scan began
 /// is included even if the volume changes meanwhile: either its row stays in one inode, or its share count,
 /// which is read last, shows that the row may have moved.

@@ -34,8 +34,9 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Notes the number of an inode, above which the counter must be. No counter reaches [`Ino::TRASH`], so it
-    /// cannot give out that number or a higher one, which only damage can cause.
+    /// Notes an inode number that the counter must be above. Numbers from [`Ino::TRASH`] on are ignored,
+    /// because the counter never reaches them: the first is that of the trash, and only damage causes the
+    /// others.
     pub(crate) fn note_ino(&mut self, ino: Ino) {
         if ino < Ino::TRASH {
             self.last_ino = self.last_ino.max(ino);

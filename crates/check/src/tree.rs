@@ -109,7 +109,7 @@ impl Window {
     }
 
     fn count_names(&mut self, run: &mut Run<'_>, first: bool) -> Result<(), EngineError> {
-        // The number of an entry without an inode does not count for the counter: the entry is damaged, and its
+        // An entry without an inode does not affect the check of the counter: the entry is damaged, and its
         // repair removes it.
         let Run { engine, totals, report, progress, .. } = run;
         let mut strays: Vec<Stray> = Vec::new();
@@ -228,9 +228,9 @@ pub(super) struct Acls {
 #[derive(Clone, Copy, Debug)]
 struct Whole {
     id: AclId,
-    /// The permission bits that it implies.
+    /// The permission bits that the ACL implies.
     rwx: u32,
-    /// The highest domain number that it refers to.
+    /// The highest domain number that the ACL refers to.
     domain: u32,
 }
 
@@ -337,7 +337,8 @@ pub(super) fn check_inodes(
     Ok(())
 }
 
-/// The recorded size of the extended attributes that one request reads, in blocks.
+/// A request for extended attributes takes no more inodes once their recorded sizes reach this number of
+/// blocks.
 const XATTR_BLOCKS: usize = 1024;
 
 /// Checks the recorded size of the extended attributes of each inode.

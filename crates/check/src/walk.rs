@@ -119,7 +119,7 @@ pub(super) fn chunks_of_all<E: From<EngineError>>(
         let found = host::with_helpers("limen-check", helpers, &read).into_iter().flatten();
         let mut found: HashMap<Ino, Result<Page, EngineError>> = found.chain(alone).collect();
         for inode in files {
-            // If a thread ended early, what it has read is missing.
+            // If a thread ended early, the pages that it has read are missing.
             let page = found.remove(&inode.ino).unwrap_or_else(|| first(inode.ino))?;
             let mut from = ChunkIndex(0);
             for record in &page.snapshot.records {
@@ -208,7 +208,7 @@ fn before(range: &RangeInclusive<SliceId>) -> SliceId {
     SliceId(range.start().0.saturating_sub(1))
 }
 
-/// Calls `each` with the records of a range until it returns `false`.
+/// Calls `each` with the records of a range until `each` returns `false`.
 fn records_until(
     engine: &dyn Engine,
     scan: Scan,

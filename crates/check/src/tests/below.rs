@@ -1,4 +1,4 @@
-//! Checks of what is below a path: they find what the records there prove, and nothing else.
+//! Tests of checks below a path: a check finds what the records there prove, and nothing else.
 
 use super::*;
 

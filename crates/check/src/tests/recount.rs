@@ -193,7 +193,7 @@ fn quotas_are_counted_exactly_and_corrected_beside_writers() {
     assert!(problems.is_empty(), "{problems:?}");
 }
 
-/// An engine on which another tool sets a quota when the quotas have been listed for the first time.
+/// An engine on which another tool sets a quota right after the quotas were listed for the first time.
 #[derive(Debug)]
 struct SetsQuota {
     inner: Arc<dyn Engine>,
