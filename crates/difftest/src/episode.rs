@@ -39,7 +39,7 @@ impl Pair {
         let make = |parent: &Path| -> Result<(PathBuf, Side), String> {
             let outer = parent.join(&name);
             // A path may lead one level above the top: `a/..` does if `a` is a symbolic link to `.`. It then
-            // ends in this directory.
+            // ends in the outer directory.
             for (path, mode) in [(outer.clone(), 0o755), (outer.join("top"), 0o777)] {
                 rustix::fs::mkdir(&path, Mode::from_raw_mode(mode))
                     .map_err(|error| format!("cannot create directory {}: {error}", path.display()))?;

@@ -233,8 +233,8 @@ pub(crate) fn same(
     }
 }
 
-/// A hole that is skipped must contain zeros only, and the offset found must be within the file. `bytes` is
-/// the content from `offset` on.
+/// Whether the tested side found a valid offset. SEEK_DATA may skip only zeros, and must find an offset in
+/// the file. SEEK_HOLE must find a zero byte or the end of the file. `bytes` is the content from `offset` on.
 fn holes(
     whence: Whence,
     tested: &Outcome,

@@ -35,7 +35,7 @@ use rustix::fs::StatVfsMountFlags;
 use crate::episode::{Difference, Episode, Pair};
 use crate::step::Step;
 
-/// The time limit of shrinking; what is left then is printed.
+/// The time limit of shrinking. The steps that are left then are printed.
 const SHRINK_FOR: Duration = Duration::from_secs(90);
 
 #[derive(Debug)]

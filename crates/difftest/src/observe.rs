@@ -10,7 +10,8 @@ use rustix::io::Errno;
 use crate::known;
 use crate::side::split_names;
 
-/// Files up to this size are read as a whole; of larger ones, the ranges that either side reports as data.
+/// Files up to this size are read as a whole. Of larger ones, only the ranges that either side reports as
+/// data are read.
 const WHOLE_BYTES: u64 = 2 << 20;
 
 /// atime, mtime and ctime in seconds and nanoseconds.
@@ -59,15 +60,15 @@ pub(crate) struct Observation {
 /// How timestamps are compared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// When the episode began, in seconds. Timestamps before that, or more than a day later, were set by a
-    /// step and must be equal.
+    /// When the episode began, in seconds. Timestamps more than 10 seconds earlier, or more than a day later,
+    /// were set by a step and must be equal.
     pub(crate) began: i64,
     /// Two changes that are less than this many nanoseconds apart may get the same timestamp.
     pub(crate) grain_ns: i128,
 }
 
-/// The first difference in whether a time changed since the last observation, or in a time that a step has
-/// set.
+/// The first difference between the sides: a time that changed on one side only since the last observation,
+/// or a time that a step has set.
 pub(crate) fn moved(
     then: Option<Observation>,
     now: Observation,
@@ -99,8 +100,8 @@ pub(crate) fn moved(
 /// Names with their values.
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Names and values of all extended attributes, including ACLs. `follow` is for the links in /proc, which
-/// lead to open files.
+/// Names and values of all extended attributes, including ACLs. With `follow`, symbolic links are followed,
+/// as the links in /proc that lead to open files require.
 pub(crate) fn xattrs(path: &Path, follow: bool) -> Result<Xattrs, Errno> {
     let mut buffer = vec![0; 65_536];
     let len = match follow {

@@ -36,7 +36,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// `top` exists and is empty.
+    /// `top` must exist and be empty.
     pub(crate) fn new(top: PathBuf) -> Self {
         Side { top, slots: Default::default() }
     }
@@ -56,7 +56,7 @@ impl Side {
     pub(crate) fn execute(&mut self, step: &Step) -> Outcome {
         rustix::process::umask(Mode::from_raw_mode(step.umask));
         if become_user(step.user).is_err() {
-            // This shows up as a difference, or as a failure of the next call as user 0.
+            // The failure shows up as a difference, or as a failure of the next call as user 0.
             return Outcome::Failed(Errno::PERM);
         }
         let result = self.call(&step.call);

@@ -5,7 +5,7 @@ use std::fmt;
 
 use rustix::fs::{Access, FallocateFlags, OFlags, RenameFlags, XattrFlags};
 
-/// The number of open files that an episode holds.
+/// The maximum number of open files that an episode holds on each side.
 pub(crate) const SLOTS: usize = 6;
 
 /// The callers: (uid, gid, supplementary groups).
@@ -22,7 +22,7 @@ pub(crate) struct RelativePath(pub(crate) Vec<u8>);
 /// The target of a call, by name or by open file.
 #[derive(Clone, Debug)]
 pub(crate) enum At {
-    /// Follows symbolic links if true.
+    /// A path; true if symbolic links are followed.
     Path(RelativePath, bool),
     Slot(usize),
 }
