@@ -1,4 +1,4 @@
-//! One access check on the way to a file, without the caller.
+//! One access check on the way to a file. It does not depend on the caller.
 
 use acl::posix::Perm;
 use types::Mode;

@@ -15,8 +15,8 @@ pub struct Domains {
 #[derive(Debug, Default)]
 struct Known {
     table: Arc<DomainTable>,
-    /// The highest index requested or present. An index above the table's length is damage and is not read
-    /// again.
+    /// The highest index requested or present. An index above the table's length is damage; the table is not
+    /// read again for it.
     reach: u32,
 }
 

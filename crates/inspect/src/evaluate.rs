@@ -170,8 +170,8 @@ fn kernel_forwards(cred: &Cred, want: Perm, access_attrs: &AccessAttrs, acl: &Nf
 }
 
 /// Whether the kernel forwards the removal of names from a directory with an NFSv4 ACL. The projection grants
-/// `w` with each search permission, except in the mode. The mode alone decides for the owner, and for all
-/// callers if its group bits are clear. True without an ACL, because then the mode is checked anyway.
+/// `w` with each search permission, except in the mode bits. These alone decide for the owner, and for all
+/// callers if the group bits are clear. True without an ACL, because then the mode is checked anyway.
 pub(crate) fn kernel_forwards_name_changes(cred: &Cred, dir: &AccessAttrs) -> bool {
     match &dir.rules {
         Rules::Nfs4(Some(acl)) => kernel_forwards(cred, Perm::WRITE | Perm::EXECUTE, dir, acl),

@@ -76,8 +76,7 @@ pub struct DirEntry {
     pub dirent: Dirent,
     /// `None` if the name refers to a missing inode, which is damage.
     pub inode: Option<Inode>,
-    /// The rules that decide access; `None` if the inode or its ACL is missing or damaged, so that all access
-    /// is denied.
+    /// The rules that decide access; `None` if the inode or its ACL is missing or damaged.
     pub access: Option<Rules>,
     /// The default ACL; for directories only. `None` if there is none, or if it is missing or damaged.
     pub default: Option<PosixAcl>,
@@ -94,7 +93,7 @@ pub struct ReadDirPlus<'e> {
     after: Option<Name>,
     page: vec::IntoIter<DirEntry>,
     more: bool,
-    /// The parsed ACLs by id, so that entries with the same ACL share its value.
+    /// A cache of the parsed ACLs, by id.
     access: HashMap<AclId, Option<Rules>>,
     default: HashMap<AclId, Option<PosixAcl>>,
 }
@@ -180,7 +179,7 @@ impl ReadDirPlus<'_> {
             return Some(Rules::plain(self.acl));
         }
         let acl = self.acl;
-        // A listing shows ACLs as they are stored, and decides nothing.
+        // A listing shows ACLs as they are stored, and decides no access.
         let read = || texts.get(&id).and_then(|text| Rules::read(acl, id, text, &SidRules::default()));
         self.access.entry(id).or_insert_with(read).clone()
     }

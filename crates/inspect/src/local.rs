@@ -54,7 +54,7 @@ pub trait MountedRules: fmt::Debug {
     fn number_of(&self, name: &str, is_group: bool) -> Option<u32>;
 }
 
-/// The principals of an ACL as a mount shows them: also as `name@domain`, on a mount with `-o acl_domain`.
+/// The principals of an ACL as a mount shows them. A mount with `-o acl_domain` shows them as `name@domain`.
 struct Shown<'a> {
     growing: &'a GrowingTable,
     mounted: Option<&'a dyn MountedRules>,
@@ -151,7 +151,8 @@ impl<'m> LocalTree<'m> {
                 found
             }
         };
-        // This tree numbers domains in the order in which it meets them.
+        // This tree numbers domains in the order in which it meets them, so the indexes in the rules are
+        // converted.
         let (table, rules) = &*volume;
         let domains = self.domains_met();
         Ok(Nfs4Rules::new(acl, &rules.renumbered(|index| domains.find(table.get(index)?))))

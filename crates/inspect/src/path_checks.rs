@@ -168,7 +168,7 @@ impl<I> Here<I> {
 }
 
 enum Stop {
-    /// The lookup ends with this error for every caller that passes the checks before.
+    /// The lookup ends with this error for every caller that passes the preceding checks.
     Ends(Errno),
     QueryError(QueryError),
 }
@@ -286,8 +286,8 @@ impl<T: Tree> Walk<'_, T> {
         self.checks.push(Check { path: path.clone(), access_attrs: found.access_attrs.clone(), requirement });
     }
 
-    /// Requires that the current directory may be searched. The kernel checks that for each component; one
-    /// check for each directory is enough here.
+    /// Requires that the current directory may be searched. The kernel checks that for each component. One
+    /// check for each directory gives the same result.
     fn search(&mut self) -> Result<(), Stop> {
         let here = self.here();
         if !here.found.access_attrs.kind.is_dir() {

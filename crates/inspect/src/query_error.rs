@@ -10,7 +10,7 @@ use crate::path::show;
 pub enum QueryError {
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The ACL of the inode is missing or damaged, so all access to the inode fails with EIO.
+    /// The ACL of the inode is missing or damaged, so access that depends on it fails with EIO.
     #[error("inode {ino}: its ACL {id} is missing or damaged")]
     Acl { ino: u64, id: AclId },
     /// A name has no inode, or a symbolic link has no target.

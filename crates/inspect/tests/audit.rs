@@ -1,5 +1,5 @@
-//! The audit of a volume in memory, compared with an explanation of each name; planned changes, compared with
-//! real ones.
+//! Compares the audit of a volume in memory with an explanation of each name, and planned changes with real
+//! ones.
 
 mod common;
 
@@ -177,7 +177,7 @@ fn distinct_combinations_are_decided_once() {
         }
     }
     let found = count(&volume, &AuditView::of(user(105, 7, &[])), None, 1);
-    // The root, the directories, and forty ACLs.
+    // One decision for the root, one for all directories, and one for each of forty ACLs.
     assert_eq!(found.decisions, 42);
     assert_eq!((found.before.files.names, found.before.files.read), (1000, 25));
     assert_eq!(found.before.directories.names, 6);
@@ -359,7 +359,8 @@ impl Engine for Meanwhile<'_> {
     }
 }
 
-/// Three files have one ACL: the first gets another ACL, the second loses it, and the third is removed.
+/// Three files share one ACL. The first file gets another ACL, the second one loses its ACL, and the third
+/// one is removed.
 #[test]
 fn acl_that_is_removed_after_its_inode_was_read_is_no_damage() {
     const OLD: &str = "u::rw-,u:7:---,g::---,m::rwx,o::---";

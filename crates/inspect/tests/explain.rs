@@ -14,7 +14,8 @@ fn entry(tag: Tag, perm: &str) -> Entry {
     Entry { tag, perm: Perm::new(bits) }
 }
 
-/// /a (rwxr-x--x, ACL for group 50), /a/b (sticky, writable by everybody) and /a/b/f, of users 1 and 2.
+/// /a (rwxr-x--x, ACL for group 50) and /a/b (sticky, writable by everybody), both of user 1; /a/b/f of user
+/// 2; and links.
 fn volume() -> Fixture {
     let volume = Fixture::new();
     let a = volume.dir(ROOT, "a", 0o751, (1, 10));

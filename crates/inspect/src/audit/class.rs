@@ -1,4 +1,4 @@
-//! Distinct combinations of ACL, owner, group and mode, each decided once.
+//! Decides access once for each distinct combination of ACL, owner, group and mode.
 
 use std::collections::HashMap;
 
@@ -46,7 +46,7 @@ pub(super) struct Decided {
     nfs4: Option<Nfs4>,
 }
 
-/// The NFSv4 decisions that the removal of names depends on.
+/// The NFSv4 decisions that the removal of a name depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Nfs4 {
     decision: nfs4::Decision,
@@ -98,7 +98,8 @@ impl<'a> Classes<'a> {
         self.view.edit.as_ref().is_some_and(|(_, recursive, _)| *recursive)
     }
 
-    /// `None` if the ACL is missing or damaged, so that all access is denied. `ahead` as in [`Texts::get`].
+    /// Decides the access to an inode. `None` if its ACL is missing or damaged: the audit then counts no
+    /// right. `ahead` as in [`Texts::get`].
     ///
     /// # Errors
     /// Those of [`Texts::get`]; the edit cannot be applied.

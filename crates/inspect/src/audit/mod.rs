@@ -6,11 +6,11 @@
 //! and most files share these with many others. So each distinct combination is decided once, then counted.
 //! An ACL is read when a combination first needs it, not with each inode that has it.
 //!
-//! A name is *reached* if all directories above it may be searched. A denial applies to everything below a
-//! directory.
+//! A name is *reached* if all directories above it may be searched. A directory that may not be searched
+//! denies access to everything below it.
 //!
-//! For this reason the walk reads directories with their inodes, and not inodes by number: only the tree
-//! tells what is below a directory.
+//! For this reason the walk reads directories with their inodes, and does not scan inodes by number: only the
+//! tree tells what is below a directory.
 
 mod class;
 mod model;

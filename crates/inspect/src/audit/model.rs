@@ -101,7 +101,7 @@ pub struct Audit {
     /// Distinct combinations of ACL, owner, group and mode that were decided, summed over all threads and
     /// views.
     pub decisions: u64,
-    /// Names whose inode or ACL is missing or damaged. Nobody has any right on them.
+    /// Names whose inode or ACL is missing or damaged. They count as names without any right.
     pub damaged: u64,
 }
 
@@ -193,7 +193,7 @@ impl Totals {
 }
 
 impl Seen {
-    /// Whether the other view gains a right or reaches the name, and whether it loses one.
+    /// Whether `after` has a right or reaches the name and `self` does not, and whether the reverse is true.
     pub fn compare(self, after: Seen) -> (bool, bool) {
         let (had, has) = (self.bits(), after.bits());
         (has & !had != 0, had & !has != 0)

@@ -4,9 +4,9 @@
 //! different ACL, each page would contain as many texts as files. Instead, a miss reads the ACLs of the
 //! following inodes in the same request.
 //!
-//! So an ACL is read later than the inode that names it. It cannot be another one, because its id is its
-//! hash, but it may be gone: the inode got another ACL or was removed, and `limen gc` removed the ACL. So if
-//! an ACL is not stored, the inode is read again, with its ACL as of the same moment.
+//! So an ACL is read later than the inode that names it. It cannot be a different ACL, because its id is its
+//! hash, but it may be gone: the inode got another ACL or was removed, and `limen gc` removed the old ACL. So
+//! if an ACL is not stored, the inode is read again, with its ACL as of the same moment.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

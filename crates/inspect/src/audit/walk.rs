@@ -30,15 +30,15 @@ pub(super) struct Audited<'a> {
     pub(super) progress: &'a Progress<'a>,
 }
 
-/// A directory to read, from a name on.
+/// A directory to read, from the first name after `after` on.
 #[derive(Debug)]
 struct Task {
     dir: Ino,
     after: Option<Name>,
     depth: usize,
-    /// The directory in each view; `None` if its inode or ACL is damaged.
+    /// The access to the directory in each view; `None` if its inode or ACL is damaged.
     above: [Option<ParentAccess>; 2],
-    /// Whether each view's edit applies to the whole content.
+    /// Whether each view's edit applies to the whole content of the directory.
     inside: [bool; 2],
     /// `None` if names are only counted.
     path: Option<Vec<u8>>,
@@ -289,7 +289,7 @@ impl<'a> Reader<'a> {
         let mut inode = *inode;
         loop {
             match self.evaluate_as_read(&inode, task, ahead.clone()) {
-                // The present ACL was read with it.
+                // The inode and its present ACL were read together.
                 Err(Undecided::Changed(Some(now))) => inode = now,
                 Err(Undecided::Changed(None)) => return Ok(None),
                 Err(Undecided::Failed(error)) => return Err(error),
@@ -364,7 +364,8 @@ fn lost(ino: Ino) -> AuditError {
     QueryError::Damaged { ino: ino.0, what: "the directories above it do not lead to the root" }.into()
 }
 
-/// The directories that wait. The newest is taken first, so that a walk goes depth first and keeps few tasks.
+/// The directories still to be read. The newest is taken first, so that a walk goes depth first and keeps few
+/// tasks.
 struct Tasks {
     state: Mutex<Waiting>,
     changed: Condvar,
