@@ -1,4 +1,4 @@
-//! The actions of clients: acts that the scheduler draws, and steps that a client runs.
+//! The actions of clients: the scheduler draws acts, and a client runs an act as one or more steps.
 
 use std::sync::Arc;
 
@@ -247,7 +247,7 @@ pub(crate) struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
     Done(Reply),
-    /// It failed by its rules, with this errno.
+    /// The operation failed with this errno.
     Error(Errno),
     /// Indeterminate: it may have happened, or may still happen.
     InDoubt,

@@ -49,7 +49,7 @@ pub(crate) fn check_history(shared: &Shared) {
     findings.into_iter().for_each(|finding| world.find(finding));
 }
 
-/// The commit of each step that has one. More than one is a finding.
+/// The commit of each step that has one. A second commit of a step is a finding.
 fn commits(shared: &Shared, steps: &[Ended], findings: &mut Vec<String>) -> BTreeMap<usize, Commit> {
     let mut commits = BTreeMap::new();
     for commit in shared.world().commits.iter().filter(|commit| commit.is_real) {

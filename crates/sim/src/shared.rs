@@ -65,7 +65,7 @@ impl Shared {
         lock(&self.world)
     }
 
-    /// The engine itself, for the stream of changes.
+    /// The world, which is used as an engine to open the stream of changes.
     pub(crate) fn engine(&self) -> MutexGuard<'_, World> {
         lock(&self.world)
     }

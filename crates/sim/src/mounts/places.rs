@@ -53,7 +53,7 @@ impl Program {
         let (exists, other) = {
             let names = lock(&place.names);
             let state = |at: usize| names.states[at].last().copied();
-            // A name whose last change is in doubt is left alone.
+            // A name whose last change is in doubt is not changed again.
             let certain = |at: usize| match state(at) {
                 None => Some(false),
                 Some(state) => state.answered.map(|_| state.exists),

@@ -56,8 +56,8 @@ impl Store {
         Ok(Store { blocks: BlockStore::open_with(&config, options)?, faults })
     }
 
-    /// Refuses all changes from now on. A thread that the scheduler ends would remove blocks that it has not
-    /// committed; a killed process does not.
+    /// Makes all changes fail from now on. Otherwise a thread that the scheduler ends would remove blocks
+    /// that it has not committed, which a killed process does not do.
     pub(super) fn close(&self) {
         self.faults.clear();
         for call in [StoreCall::Put, StoreCall::Delete] {

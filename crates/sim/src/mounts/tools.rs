@@ -49,8 +49,8 @@ pub(super) fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// The problems that each of several checks finds. A change in progress can look like a problem, but not to
-/// all of them.
+/// The problems that each of several checks finds. A change in progress can look like a problem, but not in
+/// all checks.
 fn confirmed(engine: &dyn Engine) -> Result<Vec<Problem>, EngineError> {
     let mut left = Vec::new();
     check::check(engine, &CheckScope::Volume, &mut |problem| left.push(problem), &mut |_, _| {})?;

@@ -220,7 +220,7 @@ pub fn a_shared_slice_keeps_its_count_until_it_is_garbage(engine: &dyn Engine) {
     assert_eq!(garbage(engine), [Record::Garbage(Garbage { slice: SliceId(10), size: 1 })]);
 }
 
-/// A flush packs many small ranges into one slice, so several rows of one chunk and of others refer to it.
+/// A flush packs many small ranges into one slice, so several rows, in one chunk or more, refer to the slice.
 pub fn a_slice_with_many_rows_is_garbage_when_its_last_row_is_removed(engine: &dyn Engine) {
     let row = |offset| Slice {
         pos: offset * 10,

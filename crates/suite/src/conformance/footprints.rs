@@ -71,7 +71,7 @@ fn covers(footprint: &Footprint<'_>, record: &Record) -> bool {
         Record::Symlink(ino, _) => [Part::Symlink(*ino), Part::Existence(*ino)].contains(&part),
         Record::Slices(ino, ..) => [Part::Rows(*ino), Part::Existence(*ino)].contains(&part),
         Record::Locks(ino, _) => [Part::Locks(*ino), Part::Existence(*ino)].contains(&part),
-        // The ACLs of an inode are read with it.
+        // The ACLs of an inode are read with the inode.
         Record::Acl(..) => matches!(part, Part::Acl(_) | Part::Access(_) | Part::Existence(_)),
         Record::Settings(_) => matches!(part, Part::Setting(_)),
         Record::Counter(counter, _) => part == Part::Counter(*counter),

@@ -79,7 +79,8 @@ fn equal_acls_share_one_id(factory: Factory<'_>) {
     check(&c);
 }
 
-/// A valid ACL whose hash is not its id is an error: it must have replaced another ACL.
+/// Reading a valid ACL whose hash is not its id fails with EIO, because another ACL must have been replaced
+/// by it.
 fn an_acl_must_match_its_hash(factory: Factory<'_>) {
     let c = fresh(factory);
     let texts = [NAMED, "u::rwx,u:1000:rwx,g::rwx,m::rwx,o::rwx", "", "A::1000:rwx"];

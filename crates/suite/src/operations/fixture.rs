@@ -130,7 +130,7 @@ impl Client {
         self.run(&GetInode(ino)).unwrap()
     }
 
-    /// The inode may be an orphan of this client, which gets a name again.
+    /// The operation that gives an inode another name. The inode may be an orphan of this client.
     pub(super) fn link_op(&self, ino: Ino, parent: Ino, name: &str) -> Link {
         Link { ino, parent, name: n(name), orphan_of: Some(self.meta.session()) }
     }

@@ -46,7 +46,7 @@ pub use case::Factory;
 pub use quota_writers::{QuotaWriters, QuotaWritten, quota_writers};
 pub use writers::{Writers, Written, writers};
 
-/// The cases, grouped like the files of this folder.
+/// The cases, one group for each file of this folder.
 const GROUPS: &[(&str, &[case::Case])] = &[
     ("acl_sweep", acl_sweep::CASES),
     ("acls", acls::CASES),

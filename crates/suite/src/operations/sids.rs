@@ -43,7 +43,7 @@ fn other(c: &Client) -> Client {
     other
 }
 
-/// The operation that sets an ACL that grants read to each of these SIDs. `c` numbers their domains by its
+/// The operation to set an ACL that grants read to each of these SIDs. `c` numbers their domains by its
 /// cached table.
 fn allow(c: &Client, ino: Ino, sids: &[&str]) -> SetNfs4Acl {
     let table = c.meta.domains(0).unwrap();

@@ -1,5 +1,5 @@
-//! Volumes with NFSv4 ACLs on which some callers may search every directory, and get no other right from
-//! that.
+//! Volumes with NFSv4 ACLs on which some callers may search every directory. This privilege includes no other
+//! right.
 
 use acl::nfs4::{Nfs4Acl, Policy, Scope, Traversers};
 use meta::{AclKind, Volume};
