@@ -24,7 +24,7 @@ const AT_ONCE: usize = 24;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AclCounts {
     pub stored: u64,
-    /// Those that no inode refers to.
+    /// Stored ACLs that no inode refers to.
     pub unused: u64,
     pub dropped: u64,
 }

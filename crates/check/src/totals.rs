@@ -17,7 +17,7 @@ pub struct Checked {
     pub rows: u64,
     /// Below a path: files with more links than names there. Their other names may be elsewhere.
     pub linked_elsewhere: u64,
-    /// Below a path: slices with more recorded rows than were found there. The others may be elsewhere.
+    /// Below a path: slices with more recorded rows than were found there. The other rows may be elsewhere.
     pub shared_elsewhere: u64,
 }
 

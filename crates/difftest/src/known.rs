@@ -82,7 +82,7 @@ pub(crate) const TABLE: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Capabilities of the reference file system.
+/// The properties of the two file systems that steps and comparisons depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Abilities {
     /// Whether the reference supports `FALLOC_FL_ZERO_RANGE`; tmpfs does not.

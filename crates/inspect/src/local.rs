@@ -1,4 +1,4 @@
-//! The names of this machine as its kernel shows them, on all mounted file systems.
+//! The files of this machine as its kernel shows them, on all mounted file systems.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

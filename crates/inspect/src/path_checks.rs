@@ -149,7 +149,7 @@ impl PathChecks {
         PathAnswer { results, errno: self.end.err() }
     }
 
-    /// The last check, which is on the file of the operation.
+    /// The last check. For [`Operation::Chmod`] it is on the file at the path, if [`Self::end`] is `Ok`.
     pub fn target(&self) -> Option<&Check> {
         self.checks.last()
     }

@@ -39,7 +39,7 @@ pub enum Kind {
     Other,
 }
 
-/// The operations that a user may do with a name.
+/// The rights of a user on a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rights {
     pub read: bool,

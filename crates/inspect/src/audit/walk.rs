@@ -19,7 +19,7 @@ const PAGE: usize = 8192;
 const DEEP: usize = 32;
 const PAGE_DEEP: usize = 64;
 
-/// The maximum number of directories above the start, as a bound on a damaged volume.
+/// The maximum number of directories above the start. It bounds the walk on a damaged volume.
 const MAX_DEPTH: usize = 1 << 16;
 
 pub(super) struct Audited<'a> {
