@@ -149,7 +149,7 @@ impl PathChecks {
         PathAnswer { results, errno: self.end.err() }
     }
 
-    /// The last check. For [`Operation::Chmod`] it is on the file at the path, if [`Self::end`] is `Ok`.
+    /// The last check. For [`Operation::Chmod`] it is on the file at the path if [`PathChecks::end`] is `Ok`.
     pub fn target(&self) -> Option<&Check> {
         self.checks.last()
     }

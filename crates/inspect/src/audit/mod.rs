@@ -5,6 +5,7 @@
 //! depth of the tree, not with the number of files. Access follows from ACL, owner, group and mode, and most
 //! files share these with many others. So each distinct combination is decided once. An ACL is read when a
 //! combination first needs it, not with each inode that has it.
+//!
 //! A name is *reached* if all directories above it may be searched. A directory that may not be searched
 //! denies access to everything below it.
 //!
