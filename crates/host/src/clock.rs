@@ -33,7 +33,7 @@ pub fn nanos_since_epoch() -> i128 {
     }
 }
 
-/// Suspends this thread.
+/// As [`std::thread::sleep`].
 pub fn sleep(time: Duration) {
     #[cfg(feature = "sim")]
     if crate::sim::with(|machine| machine.sleep(time)).is_some() {

@@ -1,8 +1,8 @@
-//! The services of its machine that a client needs: clocks, threads, random numbers.
+//! Services of the machine that a client runs on: clocks, threads, random numbers, and the boot id.
 //!
-//! Without the feature `sim`, these come from the standard library and the kernel. With the feature, which
-//! only the simulator enables, a thread of a simulated machine ([`sim::enter`]) uses that machine's services;
-//! all other threads still use the real ones.
+//! Without the feature `sim`, these come from the standard library and the kernel. Only the simulator enables
+//! the feature. Then a thread of a simulated machine ([`sim::enter`]) uses the clocks, threads and random
+//! numbers of that machine; all other threads still use the real ones.
 
 mod boot;
 mod clock;

@@ -1,4 +1,5 @@
-//! Simulated machines.
+//! Simulated machines: the trait by which the simulator provides clocks, threads and random numbers, and the
+//! machine that the current thread belongs to.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -46,7 +47,7 @@ pub struct Instant(Duration);
 impl Instant {
     pub fn now() -> Self {
         static ORIGIN: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
-        // An offset from zero, so that earlier moments can be represented.
+        // An offset from zero, so that moments before the origin can be represented.
         const BEFORE: Duration = Duration::from_secs(1 << 32);
         Instant(BEFORE + with(|machine| machine.monotonic()).unwrap_or_else(|| ORIGIN.elapsed()))
     }

@@ -1,9 +1,9 @@
 //! Reports that a test cannot run here.
 //!
 //! A test that merely returns counts as passed. So each test that returns early calls a function of this
-//! crate, which prints one line with the test's name and the reason. `scripts/test.sh` counts these lines,
-//! subtracts them from the passed tests, and prints them at the end. A test that lacks something that can be
-//! provided, such as root or a server, fails instead, unless [`ALLOW`] is set.
+//! crate, which prints one line with the test's name and the reason. `scripts/test.sh` subtracts the tests
+//! that did not run from the passed ones, and prints the lines of skipped tests at its end. A test that lacks
+//! something that can be provided, such as root or a server, fails instead, unless [`ALLOW`] is set.
 //!
 //! The lines go to the process's standard error directly, because the test harness captures `eprintln!` of
 //! tests that pass.
@@ -45,7 +45,7 @@ pub fn later(step: &str) {
     say("LATER", step);
 }
 
-/// Whether this is `make test-long`, which sets `LIMEN_LONG`. If not, skips the calling test.
+/// Whether the calling test runs in `make test-long`, which sets `LIMEN_LONG`. If not, skips the test.
 pub fn is_long() -> bool {
     let is_long = env::var_os("LIMEN_LONG").is_some();
     if !is_long {
@@ -55,7 +55,7 @@ pub fn is_long() -> bool {
 }
 
 /// The time for which a test of `make test-long` runs if it has no end of its own: ten minutes, or as many
-/// seconds as `LIMEN_LONG_SECONDS` says. If this is not `make test-long`, skips the calling test like
+/// seconds as `LIMEN_LONG_SECONDS` says. If the calling test does not run in `make test-long`, skips it like
 /// [`is_long`].
 ///
 /// # Panics

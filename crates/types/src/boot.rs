@@ -8,7 +8,7 @@ use host::time_since_boot;
 /// A moment of `CLOCK_BOOTTIME` (`clock_gettime(2)`): it never goes back, and it includes the time of a
 /// suspend.
 ///
-/// [`std::time::Instant`] stops during a suspend. A lease that depends on other machines must not use it,
+/// [`std::time::Instant`] stops during a suspend. A lease that is agreed with other machines must not use it,
 /// because time goes on there while this machine is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootInstant(Duration);

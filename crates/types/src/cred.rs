@@ -36,8 +36,8 @@ impl Cred {
     }
 }
 
-/// Capabilities (`capabilities(7)`), as the bits of the kernel's capability mask. Those that affect files are
-/// named here.
+/// Capabilities (`capabilities(7)`), as the bits of the kernel's capability mask. Those that limenfs checks
+/// are named here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Caps(u64);
 

@@ -35,8 +35,8 @@ id! {
     SessionId(u64)
 }
 id! {
-    /// A term: a series of operations of one session. The engine keeps their results until the term ends. 0
-    /// for operations that no session guards.
+    /// A term: a series of operations of one session. The engine keeps the results of these operations until
+    /// the term ends. The number is 0 for operations that no session guards.
     Term(u32)
 }
 id! {
@@ -93,15 +93,15 @@ impl Ino {
 }
 
 impl QuotaId {
-    /// The directory quota of everything in the trash. It has no limits. An inode whose tag names it is in
-    /// the trash.
+    /// The directory quota of everything in the trash. It has no limits. An inode is in the trash if its tag
+    /// names this quota.
     pub const TRASH: QuotaId = QuotaId(1 << 51);
 }
 
 /// The content hash of a canonical ACL; [`AclId::NONE`] for an inode that has only a mode.
 ///
-/// Aligned as a `u64`, because with the alignment of a `u128` each cached inode and each key of a cache would
-/// be larger.
+/// It is aligned like a `u64`, because the alignment of a `u128` would make each cached inode and each cache
+/// key larger.
 #[derive(
     Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]

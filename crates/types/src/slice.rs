@@ -31,18 +31,18 @@ pub struct Slice {
 /// The source of the bytes of a [`Slice`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SliceSource {
-    /// The bytes are zeros, whatever older rows say.
+    /// The bytes are zeros, whatever older rows contain.
     Hole,
     /// The bytes are in the row itself.
     Inline(#[serde(with = "crate::bytes")] Arc<[u8]>),
-    /// The bytes are in the object store. The slice `id` has `size` bytes, stored as blocks; the row takes
-    /// `len` of them from `offset` on.
+    /// The bytes are in the object store. The slice `id` has `size` bytes, stored as blocks; the row uses
+    /// `len` of them, starting at byte `offset` of the slice.
     Blocks { id: SliceId, offset: u32, size: u32 },
 }
 
 impl SliceSource {
-    /// The `len` bytes from byte `skip` on. If the row is damaged, the result may have fewer bytes; reading
-    /// the missing ones fails.
+    /// The source of `len` bytes of the row, starting at its byte `skip`. If the row is damaged, the result
+    /// may have fewer bytes; reading the missing ones fails.
     #[must_use]
     pub fn part(&self, skip: u32, len: u32) -> SliceSource {
         match self {
