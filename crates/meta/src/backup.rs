@@ -1,5 +1,5 @@
-//! The last automatic backup of a volume's metadata. It is a setting. The mounts use it to agree which of
-//! them makes the next backup.
+//! The last automatic backup of a volume's metadata, stored as a setting. The mounts use the setting to agree
+//! which of them makes the next backup.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use types::Time;
 /// The time between two automatic backups unless `limen config` changes it, in seconds.
 pub const DEFAULT_BACKUP_SECS: u64 = 3600;
 
-/// If a backup took `d`, the next one begins at the earliest `MIN_INTERVAL_FACTOR * d` after the beginning of
-/// that backup. So backups take at most one eighth of the time.
+/// If a backup took `d`, the next one begins no earlier than `MIN_INTERVAL_FACTOR * d` after that backup
+/// began. So backups run for at most one eighth of the time.
 const MIN_INTERVAL_FACTOR: u32 = 8;
 
 /// When a backup began, and how long it took.
@@ -42,8 +42,9 @@ impl LastBackup {
         interval.max(Duration::from_secs(self.took_secs.unwrap_or(0)).saturating_mul(MIN_INTERVAL_FACTOR))
     }
 
-    /// The time from the beginning of this backup to `now`. If the backup began later than `now` by more than
-    /// `pause`, the clock of one machine is wrong, and `pause` is returned, so that the next backup is due.
+    /// The time from the beginning of this backup to `now`; zero if the backup began after `now`. If it began
+    /// after `now` by more than `pause`, the clock of one machine is wrong, and `pause` is returned, so that
+    /// the next backup is due.
     pub fn age(&self, now: Time, pause: Duration) -> Duration {
         let between = now.nanos().abs_diff(self.began.nanos());
         let between = Duration::from_nanos(between);

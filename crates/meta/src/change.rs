@@ -1,5 +1,5 @@
-//! The changes of a transaction, in the form that other clients are notified of: the list of cached records
-//! that the transaction invalidates.
+//! The notification of other clients about a committed transaction: the list of cached records that the
+//! transaction invalidates.
 
 use host::HashSet;
 use types::{Ino, Name, SessionId};
@@ -63,7 +63,7 @@ impl Txn {
                 // No client caches these records, except symlink targets and ACLs, and those never change.
                 Part::Symlink(_) | Part::Acl(_) | Part::Slice(_) | Part::Orphan(..) | Part::Session(_) => {}
                 Part::Wait(_) | Part::Setting(_) | Part::Counter(_) | Part::Usage | Part::Entries(_) => {}
-                // Plans guard what they assume about a quota.
+                // A cached quota needs no invalidation, because a plan guards what it assumes about a quota.
                 Part::Quota(_) => {}
             }
         }

@@ -1,5 +1,5 @@
 //! The records that have changed since they were read, for programs that read all records of a volume while
-//! others change them.
+//! clients change them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,8 +10,7 @@ use crate::engine::{Changes, Engine, EngineError};
 /// Up to this many changed records are read with one request.
 const FEW: usize = 128;
 
-/// How many answers of the stream one poll takes before it gives up. An answer is empty if nothing has
-/// changed.
+/// The maximum number of answers with changes that one poll takes from the stream before it gives up.
 const MAX_ANSWERS: u32 = 1_000;
 
 /// The keys that a stream of changes has named, and that have not been read again since.
@@ -23,7 +22,8 @@ pub struct ChangedKeys<K> {
 }
 
 impl<K: Ord + Clone> ChangedKeys<K> {
-    /// The keys that change from now on. `key_of` returns the key of an invalidation, if it matters.
+    /// Collects the keys that change from now on. `key_of` returns the key of an invalidation; `None` if the
+    /// caller does not need it.
     ///
     /// # Errors
     /// Those of [`Engine::watch`]; a permanent error if the engine does not report changes.

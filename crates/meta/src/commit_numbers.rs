@@ -1,7 +1,8 @@
-//! The [`Seq`] of a read, for engines whose server numbers commits but cannot tell which of them a read saw.
+//! The [`Seq`] of a read, for engines whose server numbers commits but does not report which of them a read
+//! saw.
 //!
-//! The server numbers a commit while it holds the locks on the records that the commit changes. So two
-//! commits that change the same record have numbers in the order of the commits, and numbers only increase. A
+//! The server numbers a commit while it holds the locks on the records that the commit changes. Numbers only
+//! increase, so the numbers of two commits that change the same record are in the order of the commits. A
 //! read sees all commits that were acknowledged before it began, but may miss a commit that is still in
 //! flight. The number of such a commit is above the newest number that was known when the commit began. So a
 //! read is labelled with the newest number that was known when the oldest commit in flight began. Such a
@@ -77,7 +78,7 @@ impl CommitNumbers {
         Pending { commit_numbers: self, began, lost: true }
     }
 
-    /// Notes that the commit with this number is visible to all reads that begin from now on.
+    /// Records that the commit with this number is visible to all reads that begin from now on.
     pub fn saw_commit(&self, seq: Seq) {
         let mut state = self.state();
         state.newest = state.newest.max(seq.0);

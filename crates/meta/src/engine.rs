@@ -113,15 +113,15 @@ pub trait Engine: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
-    /// Whether the database is a file of this machine, which the processes that use it lock. The results of transactions
-    /// are then kept in the memory of the process.
+    /// Whether the database is a file on this machine. Each process that uses the file locks it, and the
+    /// results of transactions are kept in the memory of the process.
     fn is_embedded(&self) -> bool {
         false
     }
 }
 
-/// Implements the named methods of [`Engine`] by those of an inner engine, which is given by its path from
-/// `self`: `pass_on! { (.inner) read scan }`.
+/// Implements the named methods of [`Engine`] by calling those of an inner engine. The path from `self` to
+/// the inner engine comes first: `pass_on! { (.inner) read scan }`.
 #[macro_export]
 macro_rules! pass_on {
     ($inner:tt $($method:ident)+) => { $($crate::pass_on! { @$method $inner })+ };
@@ -163,8 +163,8 @@ pub enum Outcome {
     /// inode that this or a later transaction of the call removed is left out. `inodes` is empty if the
     /// transaction had been committed before (a retry).
     Committed { seq: Seq, inodes: Vec<Inode> },
-    /// A guard did not hold and nothing was changed. The snapshot has the present record of every guard
-    /// ([`Guard::key`](crate::Guard::key)).
+    /// A guard did not hold and nothing was changed. The snapshot has the current records that decide the
+    /// guards ([`Guard::key`](crate::Guard::key)).
     Conflict(Snapshot),
 }
 

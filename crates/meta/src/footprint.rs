@@ -1,7 +1,7 @@
-//! The parts of the volume that effects change and guards check. They are defined only here. The
+//! The parts of the volume that effects change and guards check. This file alone defines them. The
 //! invalidations for other clients (`change.rs`), conflict-free groups (`groups.rs`), and the inodes of an
-//! outcome are derived from them. The crate `tables` also derives the locks of a transaction and the stages
-//! of its statements from them.
+//! outcome are derived from these definitions. The crate `tables` also derives the locks of a transaction and
+//! the stages of its statements from them.
 
 use types::{AclId, Ino, Name, SessionId, SliceId, XattrName};
 
@@ -13,7 +13,7 @@ use crate::txn::{Effect, Guard};
 /// A part of the volume that one effect changes or one guard checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part<'a> {
-    /// Whether the inode exists. All that is stored with an inode comes and goes with it.
+    /// Whether the inode exists. Everything that is stored with an inode is removed with it.
     Existence(Ino),
     Access(Ino),
     Parent(Ino),
@@ -171,8 +171,8 @@ impl Effect {
 }
 
 impl Guard {
-    /// The part that the guard checks. A guard on a part that is stored with an inode, except on its dirents,
-    /// also depends on the existence of the inode.
+    /// The part that the guard checks. If the part is stored with an inode, the guard also depends on the
+    /// existence of the inode, except for [`Part::Dirent`] and [`Part::Entries`].
     pub fn part(&self) -> Part<'_> {
         match self {
             Guard::DirentIs { parent, name, .. } | Guard::DirentAbsent { parent, name } => {

@@ -20,8 +20,8 @@ use crate::txn::{Effect, Guard, Txn};
 /// they check (for a quota, only [`Effect::Charge`]), because otherwise no two creates could share a group on
 /// a volume with limits. An engine checks the limits against the current usage plus
 /// [`max_added_before_room_guard`] or [`max_charged_before_quota_guard`]. If the guard holds with this sum,
-/// it holds whatever the outcomes of the transactions before it; if not, the engine must retry the group in
-/// smaller groups.
+/// it holds whatever the outcomes of the earlier transactions are. If it does not, the engine must split the
+/// group and retry.
 pub fn conflict_free_groups(txns: &[Txn]) -> Vec<&[Txn]> {
     let mut groups = Vec::new();
     let mut group = ConflictGroup::default();
@@ -65,8 +65,9 @@ pub fn max_charged_before_quota_guard(group: &[Txn], quota: QuotaKey) -> (u64, u
     (inodes, blocks)
 }
 
-/// As [`max_charged_before_quota_guard`]; `None` if a transaction of the group releases inodes or blocks of
-/// the quota. Without such a transaction, an addition that does not fit now cannot fit later in the group.
+/// As [`max_charged_before_quota_guard`]; `None` if a transaction of the group frees inodes or blocks of the
+/// quota. If there is no such transaction, an addition that does not fit now does not fit later in the group
+/// either.
 pub fn certain_charged_before_quota_guard(group: &[Txn], quota: QuotaKey) -> Option<[u64; 2]> {
     let frees = |effect: &Effect| matches!(effect, Effect::Charge { key, inodes, blocks } if *key == quota && *inodes.min(blocks) < 0);
     let is_certain = !group.iter().flat_map(|txn| &txn.effects).any(frees);
@@ -127,7 +128,7 @@ enum ConflictKey<'t> {
     Op(OpId),
     /// Anything that is stored with the inode.
     Body(Ino),
-    /// How many rows refer to each slice, for all slices together.
+    /// The numbers of rows that refer to slices, one key for all slices.
     Sharing,
     Part(Part<'t>),
 }

@@ -1,7 +1,7 @@
 //! The contract between a client and a metadata engine: records, and transactions of guards and effects.
 //!
-//! An engine implements [`Engine`]. It depends neither on `ops` nor on `client`: it knows no operation, and
-//! chooses no errno.
+//! An engine implements [`Engine`]. It depends neither on `ops` nor on `client`: it knows no file-system
+//! operation, and does not choose the errno with which an operation fails.
 //!
 //! | module | content |
 //! |---|---|

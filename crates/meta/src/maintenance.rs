@@ -1,5 +1,5 @@
-//! The announcement of a tool that needs exclusive use of the volume, such as a repair. It is a setting of
-//! the volume. While it is set, no new mount can register.
+//! The announcement of a tool that needs exclusive use of the volume, such as a repair. The announcement is a
+//! setting of the volume. While it is set, no new mount can register.
 //!
 //! A tool first announces itself, and then reads the sessions. A mount registers its session only if no tool
 //! is announced, and the registration is guarded by the same setting. So if a tool and a mount start at the
@@ -51,8 +51,8 @@ impl Maintenance {
         format!("{tool}\n{host}\n{pid}\n{boot_id}\n{pid_namespace}\n{start_time}\n{}{last}", since.nanos())
     }
 
-    /// Decodes a stored announcement. A malformed text is decoded as far as possible, and its other fields
-    /// are empty.
+    /// Decodes a stored announcement. A malformed text is decoded as far as possible, and the fields that
+    /// cannot be decoded are empty or 0.
     pub fn decode(text: &str) -> Maintenance {
         let mut lines = text.lines();
         let mut text = || lines.next().unwrap_or_default().to_owned();

@@ -1,24 +1,23 @@
-//! Quotas: counters of usage with limits, of directories, users and groups.
+//! Quotas of directories, users and groups: counters of usage, with limits.
 //!
-//! A quota counts the inodes and blocks ([`Inode::blocks`](crate::Inode::blocks)) of its inodes. Each inode
-//! stores the quotas in which it counts, as its [`QuotaTag`]: the nearest directory quota, and whether the
-//! inode counts in the quotas of its owner and group. The directory quotas around the nearest one follow from
-//! a chain ([`QuotaRule::outer`]); the inode counts in all of them. A volume without quotas has no tags, so
-//! its operations pay nothing.
+//! A quota counts its inodes and their blocks ([`Inode::blocks`](crate::Inode::blocks)). The [`QuotaTag`] of
+//! an inode says in which quotas the inode counts: it names the nearest directory quota, and says whether the
+//! inode counts in the quotas of its owner and group. The nearest directory quota is the first of a chain, in
+//! which each quota names the next one around it ([`QuotaRule::outer`]); the inode counts in all quotas of
+//! the chain. On a volume without quotas no inode has a tag, so operations pay nothing.
 //!
-//! Engines do not know how quotas follow from inodes. An operation that changes the usage of a tagged inode
-//! guards everything that the charges depend on (the access revision, the size and the xattr blocks), and
-//! adds the difference to each counter by [`Effect::Charge`](crate::Effect::Charge).
-//! [`Guard::Quota`](crate::Guard::Quota) checks the limit, and that the chain is still the one from which the
-//! charges were computed.
+//! Engines do not compute charges. An operation that changes the usage of a tagged inode guards everything
+//! that the charges depend on (the access revision, the size and the xattr blocks), and adds the difference
+//! to each counter by [`Effect::Charge`](crate::Effect::Charge). [`Guard::Quota`](crate::Guard::Quota) checks
+//! the limit, and checks that the chain is still the one from which the charges were computed.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use types::{Ino, QuotaId};
 
-/// The quotas in which an inode counts. Kept in its stored form, which makes each inode in memory 8 bytes
-/// smaller.
+/// The quotas in which an inode counts. The tag is kept in its stored form, which makes each inode in memory
+/// 8 bytes smaller.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct QuotaTag(u64);
 
@@ -102,7 +101,8 @@ pub struct Quota {
     pub rule: QuotaRule,
 }
 
-/// The limits of a quota, its place among the quotas, and its state. Every number is at most `i64::MAX`.
+/// The limits of a quota, its place in a chain of directory quotas, and its state. Every number is at most
+/// `i64::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaRule {
     /// The next quota of the chain: the nearest directory quota that contains the directory of this one. 0 if

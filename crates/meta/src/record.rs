@@ -42,8 +42,8 @@ pub struct Inode {
     pub access_rev: u64,
     /// The size of the inode's extended attributes in blocks: the sum of their [`xattr_blocks`].
     pub xattr_blocks: u16,
-    /// The quotas in which the inode counts. It belongs to the fields that `access_rev` covers, so a guard of
-    /// the access revision covers it too.
+    /// The quotas in which the inode counts. A change of the tag increments `access_rev`, so a guard of the
+    /// access revision covers it too.
     pub quota: QuotaTag,
 }
 
@@ -54,7 +54,7 @@ impl Inode {
     pub const MAX_XATTR_BLOCKS: u16 = 256;
 
     /// A new inode that belongs to user 0 and group 0, and has no ACL, no data and no extended attributes. It
-    /// has one link, or two if it is a directory. The caller sets the parent of a directory.
+    /// has one link, or two if it is a directory. The caller sets the parent and the size of a directory.
     pub const fn new(ino: Ino, kind: FileType, mode: Mode, now: Time) -> Self {
         Inode {
             ino,
@@ -215,8 +215,8 @@ impl Session {
     }
 }
 
-/// The attributes that identify a process in addition to its PID. A PID tells whether the process still runs
-/// only during the same boot and in the same PID namespace. A host name and a PID alone prove nothing.
+/// The attributes that identify a process, together with its PID. The PID alone is not enough, because PIDs
+/// are reused, and a PID has a meaning only in its PID namespace and until the next boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// `/proc/sys/kernel/random/boot_id`; empty if unknown.
@@ -241,7 +241,7 @@ pub struct Garbage {
     pub size: u32,
 }
 
-/// A position in the order of commits, as one engine handle sees it. Records read at `Seq(n)` include all
+/// A position in the order of commits, as one engine handle sees it. Records read at `Seq(n)` show all
 /// commits up to `n`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);

@@ -1,5 +1,5 @@
-//! Minitransactions (Sinfonia, SOSP 2007): guards, which are conditions on the records, and effects, which
-//! are the changes to make if all guards hold.
+//! Transactions, in the form of minitransactions (Sinfonia, SOSP 2007): guards, which are conditions on the
+//! records, and effects, which are the changes to make if all guards hold.
 //!
 //! An engine checks all guards of a transaction, then applies all its effects, atomically. Effects cannot
 //! fail: every condition that can fail is a guard. Effects on contended fields commute ([`Effect::AddLinks`],
@@ -24,8 +24,8 @@ use crate::record::{Counter, Inode, LockWait, RecordKey, Session};
 /// The name of a setting.
 pub type SettingName = &'static str;
 
-/// Fails to serialize the name of a setting, because a `&'static str` cannot be read from a journal. A
-/// transaction with such a name is never answered before it is committed, so it needs no journal.
+/// Fails to serialize the name of a setting, because a `&'static str` cannot be deserialized. A transaction
+/// with such a name needs no journal, because its caller is answered only after the commit.
 mod unwritten {
     use serde::{Deserializer, Serializer, de, ser};
 
@@ -207,10 +207,10 @@ pub enum Effect {
     /// Replaces the `count` oldest rows of the chunk by `rows`, which are at most `count` rows. The new rows
     /// come before all newer rows. The slices of the removed rows are released as by [`Effect::DropSlices`].
     ReplaceRows { ino: Ino, chunk: ChunkIndex, count: u32, rows: Arc<[Slice]> },
-    /// Adds `rows` to the number of rows that refer to the slice. The slice becomes garbage only when all
-    /// these rows are removed. While one row is left, the count remains stored as 0. The reason: a scan of
-    /// all inodes can miss a slice whose row moves from one inode to another during the scan. A later scan of
-    /// the counts then finds the slice.
+    /// Adds `rows` to the number of rows that refer to the slice. The slice becomes garbage only when the
+    /// last of its rows is removed. The stored count leaves out the first row, and it remains stored as 0
+    /// while one row is left, because a scan of all inodes can miss a slice whose row moves from one inode to
+    /// another during the scan. A later scan of the counts then finds the slice.
     Share { slice: SliceId, rows: u32 },
     /// Creates or replaces an xattr.
     PutXattr {
@@ -226,7 +226,7 @@ pub enum Effect {
     /// exact.
     AddXattrBlocks { ino: Ino, delta: i32 },
     /// Stores an ACL in its storage form under its content hash. If it is stored already, it is kept, and is
-    /// not condemned any more. As [`Guard::Acl`], the effect is serialized with [`Effect::CondemnAcl`].
+    /// not condemned any more. Like [`Guard::Acl`], the effect is serialized with [`Effect::CondemnAcl`].
     PutAcl { id: AclId, text: Arc<str> },
     /// Condemns an ACL, if it is stored, so that [`Effect::DropAcl`] may remove it. A condemned ACL can still
     /// be read.
@@ -275,8 +275,8 @@ pub enum Effect {
     /// Removes the quota with its counters.
     DropQuota { key: QuotaKey },
     /// Adds to the counters of the quota, which may become negative. Creates a quota that does not exist,
-    /// with [`QuotaRule::default`]: it has no limits. Charges commute. Limits do not matter here: they are
-    /// guarded by [`Guard::Quota`].
+    /// with [`QuotaRule::default`], which has no limits. Charges commute. The effect ignores limits, which
+    /// [`Guard::Quota`] checks.
     Charge { key: QuotaKey, inodes: i64, blocks: i64 },
 }
 
@@ -329,9 +329,9 @@ impl Effect {
         }
     }
 
-    /// Applies the effect to the inode that it changes. Engines and caches share this definition; the suite
-    /// compares it, by random transactions, with engines that compute the result on the server. Returns
-    /// `false` for an effect that changes no field of an existing inode.
+    /// Applies the effect to the inode that it changes. Engines and caches share this definition. Some
+    /// engines compute the result on the server instead; the suite compares them with this definition by
+    /// random transactions. Returns `false` for an effect that changes no field of an existing inode.
     pub fn apply_to(&self, inode: &mut Inode) -> bool {
         match *self {
             Effect::SetAccess { ref access, .. } => {

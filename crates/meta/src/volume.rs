@@ -43,8 +43,9 @@ pub const DEFAULT_INLINE_BYTES: u32 = 4096;
 pub struct Volume {
     pub name: String,
     pub uuid: String,
-    /// The kind of object store, for example `file`, and the location of the volume's blocks in it.
+    /// The kind of object store, for example `file`.
     pub storage: String,
+    /// The address of the object store; its form depends on the kind.
     pub bucket: String,
     /// The compression of blocks, by its name in the crate `chunk`; `none` for no compression.
     pub compression: String,
@@ -111,8 +112,8 @@ impl Volume {
     /// The name of the setting [`Volume::sid_rules`]; absent if there has never been a rule.
     pub const SID_RULES: &str = "sid_rules";
 
-    /// The name of the setting with the number of the session that last began to remove unused ACLs, and the
-    /// step of its work; absent if no session ever began to.
+    /// The name of the setting with the progress of the removal of unused ACLs: the session that last began
+    /// it, and the step of its work; absent if none ever began it.
     pub const ACL_SWEEP: &str = "acl_sweep";
 
     /// The name of the setting [`Volume::trash_days`]; absent on volumes that were formatted before there was
@@ -316,8 +317,8 @@ impl Volume {
         })
     }
 
-    /// Whether `earlier`, settings that were read before, are settings of the same volume: the two differ
-    /// only in settings that can be changed.
+    /// Whether `self` is the same volume as `earlier`, which was read before: the two differ at most in
+    /// settings that can be changed.
     pub fn is_same_volume(&self, earlier: &Volume) -> bool {
         let Volume {
             capacity_bytes,
@@ -331,7 +332,8 @@ impl Volume {
             store_marker,
             ..
         } = *earlier;
-        // `limen config --bucket` gives the objects another address. If they are a copy, `moves` changes too.
+        // `limen config --bucket` may set another address of the same objects. If the objects there are a
+        // copy, it also increments `moves`, which is compared below.
         let (storage, bucket) = (earlier.storage.clone(), earlier.bucket.clone());
         let changed = Volume {
             storage,
@@ -347,7 +349,7 @@ impl Volume {
             sid_rules: earlier.sid_rules.clone(),
             ..self.clone()
         };
-        // `limen config` can turn POSIX ACLs on. If `acl` differs otherwise, it is another volume.
+        // `limen config` can turn POSIX ACLs on. Any other difference in `acl` means another volume.
         let acl = if self.acl == AclKind::Posix { AclKind::Off } else { self.acl };
         let acl = if earlier.acl == AclKind::Off { acl } else { self.acl };
         Volume { store_marker, acl, ..changed } == *earlier

@@ -2,16 +2,16 @@
 //!
 //! At most a few commits are in flight at a time. Later callers wait. When a commit ends, the longest-waiting
 //! caller becomes the leader of the next one, which includes all waiting transactions that do not conflict
-//! with the leader's. So a single caller never waits, and many creates in one directory do not queue for its
-//! row with one round trip each. A commit yields if an in-flight commit changes the same inode, because at
-//! the server it would wait for that commit, and the other transactions of its request would wait with it. So
-//! other callers go first, if there are any.
+//! with the leader's. So a single caller never waits, and many concurrent creates in one directory share a
+//! few round trips, although each of them changes the directory's record. A commit yields to other callers if
+//! an in-flight commit changes the same inode, because at the server it would wait for that commit, and the
+//! other transactions of its request would wait with it.
 //!
 //! The embedded engine has a queue of its own (`engine-sqlite/src/queue.rs`), because its conditions differ.
-//! There, a caller waits for microseconds, and one writer applies everything queued as one transaction of the
-//! database, even if transactions conflict. Here, a request costs a round trip. So several requests are in
-//! flight, the transactions of each request must not conflict, and a transaction that the server refuses must
-//! not fail the others.
+//! There, a caller waits for microseconds, and one writer applies everything in the queue as one transaction
+//! of the database, even if transactions conflict. Here, a request costs a round trip. So several requests
+//! are in flight, the transactions of each request must not conflict, and a transaction that the server
+//! refuses must not fail the others.
 //!
 //! Lock order: only the queue's lock, never held across a request to the inner engine.
 
@@ -158,8 +158,7 @@ impl Queue {
     /// Removes from the queue the callers whose transactions can be committed together with those of `own`.
     /// `group` has the transactions of `own`.
     fn take_along(&mut self, own: &Caller, group: ConflictGroup<'_>) -> VecDeque<Arc<Caller>> {
-        // Use a new variable, because its lifetime must also cover transactions that are borrowed from the
-        // queue.
+        // Rebind the group with a shorter lifetime, so that it can also borrow transactions from the queue.
         let mut group = group;
         let mut taken: VecDeque<Arc<Caller>> = VecDeque::new();
         let mut size = own.txns.len();
@@ -395,7 +394,7 @@ mod tests {
         let first =
             Txn { op_id: OpId(1 << 70), guards: Vec::new(), effects: vec![Effect::PutInode(inode(2))] };
         engine.commit(&[first]).unwrap();
-        // The same below a limit: the last free inodes are allocated in one batch.
+        // The same with a limit on inodes: the last free inodes are allocated in one batch.
         let limited = |op: u64| {
             let guards = vec![Guard::Room { max_inodes: 1 + THREADS, max_blocks: u64::MAX }];
             Txn {

@@ -224,7 +224,7 @@ mod tests {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let Measured { transient, permanent, indeterminate, commits, .. } = engine.measured();
         assert_eq!([transient, permanent, indeterminate].map(load), [1, 0, 1]);
-        // One call of the thread is one request of each wrapper.
+        // Each wrapper counts a commit, but the thread's account counts it once.
         assert_eq!((metrics::waited().engine_calls, commits.count()), (3, 3));
     }
 }

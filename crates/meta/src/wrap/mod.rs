@@ -1,5 +1,5 @@
-//! Wrappers: engines that pass each request on to another engine. So batching, counting and the check of
-//! exclusive tools work with every engine, and no operation contains code for them.
+//! Wrappers: engines that pass each request on to another engine. So batching, counting, and the guard of a
+//! tool's commits work with every engine, and no operation contains code for them.
 
 mod announced;
 mod batching;
