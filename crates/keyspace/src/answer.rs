@@ -20,7 +20,8 @@ use crate::value::{
 /// An answer, and the keys and ranges that it queried.
 pub type Answer<T> = (Result<T, ReadStop>, BTreeSet<KeyQuery>);
 
-/// An entry of a listing: its key, name and value; for a directory also its parts: links, mtime, ctime.
+/// An entry of a listing: its key, name and value. If it is the location of a directory, also the parts of
+/// the directory: links, mtime, ctime.
 type Listed = (Vec<u8>, Name, StoredDirent, [Option<StoredValue>; 3]);
 
 /// Answers record keys, in order. If the answer is [`ReadStop::Missing`], the queries include everything that
@@ -29,7 +30,8 @@ pub fn answer(keys: &Keyspace, record_keys: &[RecordKey], source: &dyn Source) -
     let mut reader = Reader { keys, lookup: Lookup::new(source) };
     let mut answers = Ok(Vec::with_capacity(record_keys.len() * 2));
     for key in record_keys {
-        // Continue after a record key with missing values, to collect the queries of all missing values at once.
+        // Continue after a record key with missing values, to collect the queries of all missing values at
+        // once.
         match (reader.record(key), &mut answers) {
             (Ok(records), Ok(all)) => all.extend(records),
             (Ok(_), Err(_)) | (Err(ReadStop::Missing), Err(_)) => {}
@@ -46,7 +48,7 @@ pub fn page(keys: &Keyspace, scan: &Scan, source: &dyn Source) -> Answer<(Vec<Re
     (page, reader.lookup.queried)
 }
 
-/// If an inode is stored in the dirent with this key and value: the key and value of the inode's location
+/// If the dirent with this key and value stores an inode, returns the key and value of the inode's location
 /// record, which names this dirent.
 pub(crate) fn implied_inode_row(keys: &Keyspace, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, Bytes)> {
     let (parent, name, _) = keys.parse_dirent(key).filter(|(_, _, part)| part.is_none())?;
@@ -57,8 +59,8 @@ pub(crate) fn implied_inode_row(keys: &Keyspace, key: &[u8], value: &[u8]) -> Op
 /// The maximum number of keys that are requested at once when a range is read in parts.
 const PART: usize = 4096;
 
-/// How many inode numbers a page of inodes looks at first, for each inode that it may have: more than one, because some
-/// numbers are not used or not used any more.
+/// A page of inodes first reads a range of this many inode numbers for each inode of its limit: more than
+/// one, because some numbers are unused or belonged to inodes that were removed.
 const INODE_NUMBERS: u64 = 2;
 const MIN_INODE_NUMBERS: u64 = 64;
 
@@ -175,7 +177,8 @@ impl Reader<'_> {
                 let held = self.lookup.location(&key, Assume::Nothing)?;
                 let entry = held.map(|held| decode_dirent(&key, &held.value)).transpose()?;
                 let stored = entry.and_then(|entry| entry.stored).filter(|stored| stored.inode.ino == ino);
-                // If the dirent does not store the inode, the two were not read as of the same moment.
+                // If the dirent does not store the inode, the dirent and the location record were not read as
+                // of the same moment.
                 self.whole(&key, stored.ok_or(ReadStop::Missing)?, acls, records)
             }
             None => {
@@ -199,7 +202,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Completes a stored inode: the links and times of a directory are next to its location.
+    /// Answers with a stored inode. The links and times of a directory are read from the keys next to its
+    /// location.
     fn whole(
         &mut self,
         location: &[u8],
@@ -283,7 +287,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The rows after the key `after` of a table with one key per row. The key `after` need not exist.
+    /// The rows of a table after the key `after`, which need not exist. Each row of the table is one key.
     fn rows(
         &mut self,
         table: u8,
@@ -305,8 +309,9 @@ impl Reader<'_> {
     }
 
     /// Visits the keys of a range in order, and returns whether the range has more than `limit` rows. The
-    /// visitor returns whether a key starts a row; a key that does not belongs to the previous row. The first
-    /// key beyond the limit is visited too, so the caller must drop the row that it starts.
+    /// visitor returns whether a key starts a row; a key that starts none belongs to the previous row. If
+    /// there are more rows, the key that starts the first one beyond the limit is visited too, so the caller
+    /// must drop that row.
     fn visit(
         &mut self,
         mut start: Vec<u8>,
@@ -323,8 +328,8 @@ impl Reader<'_> {
             let found = self.lookup.span(&span)?;
             for (key, held) in found {
                 if rows == limit && limit > 0 {
-                    // The first keys beyond the limit: either parts of the last row, which the visitor takes,
-                    // or one row too many.
+                    // After the last row within the limit: either a further key of that row, or the start of
+                    // a row too many.
                     if visitor(self, key, held)? {
                         return Ok(true);
                     }
@@ -399,9 +404,10 @@ impl Reader<'_> {
         if missing { Err(ReadStop::Missing) } else { Ok((records, more)) }
     }
 
-    /// etcd visits all keys of a range, to count them, although it returns only a few (`treeIndex.Revisions` in
-    /// server/storage/mvcc). So after the first page, a range ends where the page probably does, and not at the end of the
-    /// table: otherwise the time of a whole scan would grow with the square of the number of inodes.
+    /// A page of inodes by number. etcd visits all keys of a range, to count them, although it returns only a
+    /// few (`treeIndex.Revisions` in server/storage/mvcc). If each page read up to the end of the table, the
+    /// time of a whole scan would grow with the square of the number of inodes. So after the first page, a
+    /// range ends where the page probably does.
     fn inodes(&mut self, after: Ino, limit: usize) -> Result<(Vec<Record>, bool), ReadStop> {
         let keys = self.keys;
         let mut inos = Vec::new();
@@ -413,7 +419,8 @@ impl Reader<'_> {
             inos.extend(Some(ino).filter(|_| is_row));
             Ok(is_row)
         };
-        // Almost all numbers are below the counter.
+        // Almost all inode numbers are below the counter, so the range that reaches it extends to the end of
+        // the table.
         let used = match after.0 {
             0 => Ok(Some(0)),
             _ => self.at(keys.counter(Counter::Ino), decode_u64),

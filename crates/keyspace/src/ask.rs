@@ -13,7 +13,7 @@ use crate::keys::{Keyspace, Span};
 use crate::source::{KeyQuery, KeyState, ReadSet, ReadStop, Source, StoredValue};
 use crate::value::Damaged;
 
-/// The maximum number of rounds of reads. It is large, because a long range is read in parts, one a round.
+/// The maximum number of rounds of reads. It is large, because a long range is read in parts, one per round.
 const ROUNDS: usize = 256;
 
 /// The values that were read as of one moment; for other keys, cached values that never change.
@@ -80,14 +80,16 @@ pub trait KeyReader {
 /// # Errors
 /// Those of [`read_until_complete`].
 pub fn read(store: &impl KeyReader, record_keys: &[RecordKey]) -> Result<(Vec<Record>, u64), EngineError> {
-    // An answer from the cache shows which keys are needed: usually the current answer needs the same.
+    // Answer from the cache first, to find out which keys are needed. The current answer usually needs the
+    // same keys.
     let first = likely(store.keys(), store.key_cache(), record_keys);
     read_until_complete(store, None, first, true, |source| answer(store.keys(), record_keys, source))
 }
 
-/// Answers a scan as of one moment: returns a page, whether more may follow, and the moment. A short page takes
-/// one read. A directory's inodes take one more read for ACLs that are not cached, and two more for hard links.
-/// A scan of inodes by number takes three reads: the numbers, the location records, and the dirents.
+/// Answers a scan as of one moment: returns a page, whether more may follow, and the moment. A short page
+/// takes one read. A directory's inodes take one more read for ACLs that are not cached, and two more for
+/// hard links. A scan of inodes by number takes three reads: the numbers, the location records, and the
+/// dirents.
 ///
 /// # Errors
 /// Those of [`read_until_complete`].
@@ -119,7 +121,7 @@ impl<S: KeyReader + Send + Sync + fmt::Debug> SnapshotReader for SnapshotStore<S
     fn read(&mut self, record_keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let store = &*self.store;
         let first = likely(store.keys(), store.key_cache(), record_keys);
-        // Cached keys may be newer than the moment.
+        // Do not use cached values, because they may be newer than the moment.
         let (records, _) = read_until_complete(store, Some(self.at), first, false, |source| {
             answer(store.keys(), record_keys, source)
         })?;
@@ -141,8 +143,9 @@ impl<S: KeyReader + Send + Sync + fmt::Debug> SnapshotReader for SnapshotStore<S
 }
 
 /// Reads until there is an answer that depends only on values as of one moment. Returns the answer and that
-/// moment: `at`, or the moment of the first read if `at` is `None`. `first` are the keys and ranges that the
-/// answer probably needs. If `cached` is set, keys whose values never change are not read again.
+/// moment: `at`, or the moment of the first read if `at` is `None`. `first` has the keys and ranges that the
+/// answer probably needs. If `cached` is set, cached values that never change are used instead of being read
+/// again.
 ///
 /// # Errors
 /// Those of [`KeyReader::fetch`]; a permanent error if the store is damaged.

@@ -14,11 +14,13 @@ use crate::writes::{KeyWrite, Precondition};
 /// The result of a transaction, if the batch is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// `index`: its position among the committed transactions of the batch; the last one has 255.
+    /// `index` is the transaction's position among the committed transactions of the batch; the last one has
+    /// 255.
     Committed { index: u8, inodes: Vec<Inode> },
-    /// Its guards hold, and it has no effects.
+    /// The guards hold, and the transaction has no effects.
     Claimed,
-    /// It was applied before: by the commit that gave its log entry this version, or in this batch if `None`.
+    /// The transaction was applied before: by the commit that gave its log entry this version, or, if `None`,
+    /// earlier in this batch.
     Repeated { version: Option<u64>, index: u8 },
 }
 
@@ -39,7 +41,7 @@ pub struct Batch {
     pub done: Vec<Done>,
     pub preconditions: Vec<Precondition>,
     pub writes: Vec<KeyWrite>,
-    /// Everything that was queried, known or not.
+    /// All queries of the decision, whether or not the source had the answer.
     pub queried: BTreeSet<KeyQuery>,
     /// The keys and ranges that must be read with the commit to return the changed inodes.
     pub shown: BTreeSet<KeyQuery>,
@@ -52,7 +54,7 @@ impl Batch {
         self.end == End::Missing
     }
 
-    /// Whether the transaction after [`Batch::done`] conflicts, judging by the values that the source knows.
+    /// Whether the first undecided transaction conflicts, according to the values that the source knows.
     pub fn conflicts(&self) -> bool {
         self.end == End::Conflict
     }
@@ -140,7 +142,8 @@ impl Run {
         if matches!(holds, Ok(false) | Err(ReadStop::Flush)) {
             return holds;
         }
-        // Effects are applied even if a guard misses a value, to collect the queries of all missing values at once.
+        // Effects are applied even if a guard misses a value, to collect the queries of all missing values at
+        // once.
         let applied: Vec<_> = txn.effects.iter().map(|effect| state.apply(effect)).collect();
         holds?;
         applied.into_iter().collect::<Result<(), ReadStop>>()?;
@@ -205,7 +208,7 @@ fn all(guards: impl Iterator<Item = Result<bool, ReadStop>>) -> Result<bool, Rea
 }
 
 impl State<'_> {
-    /// The keys that must be read to return an inode, if they were not queried for the decision.
+    /// The keys that must be read to return an inode whose values the decision did not need.
     fn parts_of(&self, ino: Ino) -> Option<KeyQuery> {
         let inode = self.inode_states.get(&ino)?;
         let whole = inode.links.is_known() && inode.mtime.is_known() && inode.ctime.is_known();

@@ -1,10 +1,12 @@
-//! A log of changes, stored as keys, for stores that push no changes: a client that needs changes polls the log.
+//! A log of changes, stored as keys, for stores that push no changes: a client that needs changes polls the
+//! log.
 //!
-//! Each writer numbers its writes. The head of its shard holds the number of the last write, and a key for each
-//! number holds the invalidations of that write. The transaction that changes the records writes both, so they
-//! become visible with the records. Two writes of one shard conflict on its head, so the numbers are in the
-//! order in which the writes become visible, without gaps. Therefore a read of all heads as of one moment shows
-//! exactly the writes that have become visible since the previous read, however long a transaction took.
+//! Each writer numbers its writes. The head of its shard holds the number of the last write, and a key for
+//! each number holds the invalidations of that write. The transaction that changes the records writes both,
+//! so they become visible with the records. Two writes of one shard conflict on its head, so the numbers are
+//! in the order in which the writes become visible, without gaps. Therefore a read of all heads as of one
+//! moment shows exactly the writes that have become visible since the previous read, however long a
+//! transaction took.
 
 use bytes::Bytes;
 use meta::Invalidation;
@@ -33,8 +35,9 @@ pub struct ChangeEntry {
 }
 
 impl ShardHead {
-    /// The head after one more write. The first write of a shard gets `number`, the timestamp of its transaction.
-    /// So the numbers of a shard that was removed do not repeat, because timestamps grow faster than numbers.
+    /// The head after one more write. The first write of a shard gets `number`, the timestamp of its
+    /// transaction. So if a shard is removed and used again later, its numbers do not repeat, because
+    /// timestamps grow faster than numbers.
     pub fn after(head: Option<ShardHead>, number: u64) -> ShardHead {
         match head {
             Some(ShardHead { first, last }) => ShardHead { first, last: last.saturating_add(1) },

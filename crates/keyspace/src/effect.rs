@@ -217,7 +217,7 @@ impl State<'_> {
         (state.dirent, state.dirty) = (dirent, true);
     }
 
-    /// The inode's record, marked as changed.
+    /// Marks the inode's record as changed, and returns it.
     fn dirty(&mut self, ino: Ino) -> Result<Option<&mut Stored>, ReadStop> {
         let inode = self.load(ino, Assume::Nothing)?;
         inode.dirty |= inode.stored.is_some();
@@ -256,7 +256,7 @@ impl State<'_> {
         }
     }
 
-    /// Sets times of a directory without reading them, if the store can.
+    /// Sets the times of a directory. If the store can, the mtime and ctime are set without being read.
     fn set_directory_times(&mut self, ino: Ino, effect: &Effect) -> Result<(), ReadStop> {
         let Effect::SetTimes { atime, mtime, ctime, .. } = *effect else { return Ok(()) };
         if atime.is_some() {
@@ -352,7 +352,8 @@ impl State<'_> {
         if is_missing { Err(ReadStop::Missing) } else { Ok(()) }
     }
 
-    /// Drops the reference of a removed row to its slice.
+    /// Counts one row less for the slice of a removed row. If it was the only row of the slice, the slice
+    /// becomes garbage.
     fn release(&mut self, row: &Slice) -> Result<(), ReadStop> {
         let SliceSource::Blocks { id, size, .. } = row.source else { return Ok(()) };
         match self.shared(id)? {
@@ -367,8 +368,8 @@ impl State<'_> {
         Ok(())
     }
 
-    /// The number of rows, beyond the first, that refer to the slice; `None` if it was never shared. One key tells
-    /// whether any slice of the volume was ever shared; if none was, no slice needs a read of its own.
+    /// The number of rows, beyond the first, that refer to the slice; `None` if it was never shared. One key
+    /// says whether any slice of the volume was ever shared. If none was, no key of a single slice is read.
     fn shared(&mut self, slice: SliceId) -> Result<Option<u64>, ReadStop> {
         let any_shared = self.keys.any_shared();
         if self.value(&any_shared, Assume::Absent)?.is_none() {
@@ -391,7 +392,7 @@ fn inode_blocks(inode: Option<&Inode>) -> u64 {
     inode.map_or(0, Inode::blocks)
 }
 
-/// Converts a number of blocks of a file, which is below 2^51.
+/// Converts a number of blocks of an inode, which always fits.
 fn signed(blocks: u64) -> i64 {
     i64::try_from(blocks).unwrap_or(i64::MAX)
 }

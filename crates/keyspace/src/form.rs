@@ -75,8 +75,8 @@ impl Writer {
         writer.u8(lock.exclusive.into()).u32(lock.pid)
     }
 
-    /// A session without its id. The heartbeat is first, because a script of the Redis engine compares it without
-    /// decoding the rest.
+    /// A session without its id. The heartbeat is first, because a script of the Redis engine compares it
+    /// without decoding the rest.
     pub fn session(self, session: &Session) -> Self {
         let Process { boot_id, pid_namespace, start_time } = &session.process;
         let writer = self.i64(session.heartbeat.nanos()).i64(session.since.nanos()).u32(session.pid);

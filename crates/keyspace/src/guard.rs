@@ -10,8 +10,8 @@ use crate::state::State;
 use crate::value::{Amount, decode_bytes, decode_locks, decode_row, decode_session, decode_text, decode_u64};
 
 impl State<'_> {
-    /// Whether the guard holds. If the guard requires that a key is absent, and the key is not known, the key is
-    /// presumed to be absent; a precondition checks this.
+    /// Whether the guard holds. If the guard requires that a key is absent, and the source does not know the
+    /// key, the key is assumed to be absent; a precondition checks this.
     pub(crate) fn holds(&mut self, guard: &Guard) -> Result<bool, ReadStop> {
         Ok(match guard {
             Guard::DirentIs { parent, name, ino } => {
@@ -51,7 +51,8 @@ impl State<'_> {
                 exists && found[..] == locks[..]
             }
             Guard::Rows { ino, chunk, rows } => {
-                // A precondition on the inode suffices, because its record changes with its rows.
+                // A precondition on the inode's record suffices, because each change of the rows also changes
+                // the record.
                 if self.load(*ino, Assume::Nothing)?.stored.is_none_or(|stored| stored.rows == 0) {
                     return Ok(rows.is_empty());
                 }
@@ -83,12 +84,12 @@ impl State<'_> {
         })
     }
 
-    /// The text of an ACL as stored, for a transaction that refers to the ACL. These transactions must not
-    /// conflict with each other. On a store where a precondition on a key conflicts with every other one on
-    /// it, each of them therefore has a precondition on one of 256 keys, chosen by its shard (compare
-    /// [`State::is_open`]). A transaction that condemns an ACL has preconditions on all 256 keys. If
-    /// thousands of commits a second refer to ACLs, it may lose every attempt; then `limen gc` fails, and the
-    /// ACLs stay.
+    /// The text of an ACL as stored, for a transaction that refers to the ACL. Such transactions must not
+    /// conflict with each other. Therefore, on a store where two preconditions on the same key conflict, each
+    /// of them has a precondition on one of 256 keys, chosen by its shard (compare [`State::is_open`]). A
+    /// transaction that condemns an ACL has preconditions on all 256 keys. If thousands of commits a second
+    /// refer to ACLs, every attempt to condemn one may conflict; then `limen gc` fails, and the unused ACLs
+    /// stay.
     pub(crate) fn acl(&mut self, id: AclId, assume: Assume) -> Result<Option<String>, ReadStop> {
         if !self.options.blind {
             self.untouched.insert(self.keys.acl_users(acl_users(self.options.shard)));
@@ -109,11 +110,12 @@ impl State<'_> {
         Ok(self.value(&key, Assume::Nothing)?.is_some())
     }
 
-    /// Whether the term is open. Every commit of a mount checks this, and these commits must conflict neither with
-    /// each other nor with heartbeats. So a store that compares versions compares the fence, which neither of them
-    /// writes. On other stores a precondition on a key conflicts with every other one on it. There, a commit
-    /// has one on the head of one shard of the term, which no other commit uses at the same time; the end of
-    /// the term and the removal of the session have preconditions on the heads of all shards.
+    /// Whether the term is open. Every commit of a mount checks this, and these commits must conflict neither
+    /// with each other nor with heartbeats. So on a store that compares versions, the precondition is on the
+    /// fence, which neither commits nor heartbeats write. On other stores, two preconditions on the same key
+    /// conflict. There, the precondition is on the head of one shard of the term, which no other commit uses
+    /// at the same time; the end of the term and the removal of the session have preconditions on the heads
+    /// of all shards.
     fn is_open(&mut self, session: SessionId, term: Term) -> Result<bool, ReadStop> {
         let key = self.keys.fence(session, term);
         if self.options.blind {
@@ -130,11 +132,12 @@ impl State<'_> {
         Ok(self.inode(ino)?.is_some_and(is))
     }
 
-    /// Whether the directory has no entry. A range that is not known is presumed empty, if the store can check that.
+    /// Whether the directory has no entry. If the source does not know the range, it is assumed to be empty,
+    /// provided that the store can check this.
     fn is_empty(&mut self, ino: Ino) -> Result<bool, ReadStop> {
         if !self.options.blind {
-            // On a store without preconditions on ranges, a new entry conflicts with this through the
-            // directory's record.
+            // On a store without preconditions on ranges, a transaction that adds an entry conflicts with
+            // this one through the directory's record.
             self.load(ino, Assume::Nothing)?;
         }
         let mut here = self.dirents.iter().filter(|((parent, _), _)| *parent == ino).map(|(_, state)| state);
@@ -149,7 +152,8 @@ impl State<'_> {
         };
         let dropped = self.dirents.iter().any(|((parent, _), state)| *parent == ino && state.existed);
         if dropped {
-            // This batch drops entries. Only a read after its commit shows whether others are left.
+            // This batch drops entries of the directory. Only a read after its commit shows whether other
+            // entries are left.
             return Err(ReadStop::Flush);
         }
         if !occupied {

@@ -19,8 +19,8 @@ use crate::writes::KeyWrite;
 /// The number of keys in one generation; there are two.
 const GENERATION: usize = 100_000;
 const SHARDS: usize = 16;
-/// Larger values are not cached, because the number of keys does not bound their size. Most of them are rows with data,
-/// which no commit needs by their keys.
+/// Larger values are not cached, because the limit on the number of keys would not bound their memory. Most
+/// of them are rows with data, which commits read by ranges, not by key.
 const MAX_VALUE_BYTES: usize = 4 << 10;
 
 /// A bounded cache of keys, shared by threads.
@@ -45,7 +45,7 @@ struct Seen {
 
 impl KeyCache {
     fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
-        // FNV-1a (Fowler, Noll, Vo): a short key's hash in few instructions.
+        // FNV-1a (Fowler, Noll, Vo) hashes a short key in few instructions.
         let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
@@ -70,8 +70,8 @@ impl KeyCache {
         }
     }
 
-    /// Records the key as of a moment, unless a newer state is known. Later moments are greater numbers. A key with a
-    /// large value becomes unknown.
+    /// Records the key as of a moment, unless a newer state is known. Later moments are greater numbers. A
+    /// key with a large value becomes unknown.
     pub fn note(&self, key: &[u8], held: Option<StoredValue>, as_of: u64) {
         let mut shard = self.shard(key);
         let newer = |seen: &Seen| seen.as_of > as_of;
@@ -103,8 +103,8 @@ impl KeyCache {
             if let Some((place, value)) = implied
                 && self.get(&place) == KeyState::Unknown
             {
-                // The version does not matter, because a commit has a precondition on the dirent and not on
-                // this record.
+                // The version does not matter, because a commit has its precondition on the dirent, not on
+                // the location record.
                 self.note(&place, Some(StoredValue { value, version: 0 }), as_of);
             }
         }
@@ -118,7 +118,7 @@ impl KeyCache {
                     self.note(key, Some(StoredValue { value: value.clone(), version }), version);
                 }
                 KeyWrite::Delete(key) => self.note(key, None, version),
-                // The key may have kept an earlier value.
+                // It is not known whether the key has kept its earlier value.
                 KeyWrite::PutGreater(key, _) => self.forget(key),
                 KeyWrite::DeleteSpan(_) => {}
             }
@@ -181,7 +181,7 @@ impl Source for CachedSource<'_> {
     }
 }
 
-/// A read set, and another source for the keys that the read set does not have. Ranges come from the latter.
+/// A read set, and another source, which provides the keys that the read set does not have, and all ranges.
 #[derive(Debug)]
 pub struct Overlay<'a>(pub &'a ReadSet, pub &'a dyn Source);
 

@@ -1,7 +1,7 @@
-//! The table of keys. Each key begins with the volume's prefix and one letter, the *table*. The parts that follow
-//! have no separators. Numbers are big endian. They have eight bytes, except a term (four), an operation
-//! (sixteen), the kind of a lock or quota (one), and the number after `x` (one). `0` is one zero byte, which
-//! no name contains.
+//! The table of keys. Each key begins with the volume's prefix and one letter, the *table*. The parts that
+//! follow have no separators. Numbers are big endian. They have eight bytes, except a term (four), an
+//! operation or the id of an ACL (sixteen), the kind of a lock or quota (one), and the number after `x`
+//! (one). `0` is one zero byte, which no name contains.
 //!
 //! | key | value |
 //! |---|---|
@@ -9,31 +9,31 @@
 //! | `e` parent name 0 | the dirent: the inode's number and type, and the inode itself if this is its location |
 //! | `n` ino | the location of the inode: a dirent, or else the inode itself |
 //! | a directory's location, then `c`, `h`, `m` | its ctime; its links and atime; its mtime |
-//! | `i` ino `s` chunk row | a row of the file: the source of bytes of the chunk |
+//! | `i` ino `s` chunk row | a row of the file: a part of the chunk, and the source of its bytes |
 //! | `i` ino `x` name | an extended attribute |
 //! | `i` ino `y` | a symlink's target |
 //! | `k` ino | the locks on the inode |
 //! | `w` session owner kind | a waiting lock request |
-//! | `a` id | an ACL's text; after a `!` if the ACL is condemned |
-//! | `x` number | never stored: for preconditions on stores that compare no versions (TiKV): `State::acl` |
+//! | `a` id | an ACL's text; preceded by `!` if the ACL is condemned |
+//! | `x` number | never stored; preconditions name it on a store that does not compare versions (TiKV), see `State::acl` |
 //! | `t` name, `c` name | a setting, a counter |
 //! | `u` shard | what one writer has added to the usage; on a volume with a limit also its reservation |
-//! | `s` session, `o` session ino | a session, an unlinked file that it has open |
+//! | `s` session, `o` session ino | a session; an unlinked inode that the session has open |
 //! | `f` session term | the fence: exists while the term is open; on a store that compares versions (etcd), the fence of term 0 exists while the session does |
 //! | `q` kind number | a quota; the kind is one byte |
 //! | `g` slice | garbage: no row refers to the slice; its size |
-//! | `h` slice | the number of rows that refer to the slice, less one; exists only if the slice was ever shared |
+//! | `h` slice | the number of rows that refer to the slice, minus one; exists only if the slice was ever shared |
 //! | `z` | exists since the first slice of the volume was shared; written with every `h` |
 //! | `l` operation | exists once the operation was applied: which records it invalidates in other clients' caches |
-//! | `b` shard | on a store that pushes no changes (TiKV): the head of a shard, the numbers of its first and last write |
+//! | `b` shard | on a store that pushes no changes (TiKV): the head of a shard: the numbers of its first and last write |
 //! | `d` shard number | on such a store: which records the write with that number invalidates |
 //!
 //! An inode is stored in the dirent that names it, so that a lookup, and a listing of a directory with its
-//! inodes, each read one range. If an inode has several names, one of them is its location; an inode without a
-//! name is stored under its number. Fields of a directory that change with every create are stored next to
+//! inodes, each read one range. If an inode has several names, one of them is its location; an inode without
+//! a name is stored under its number. Fields of a directory that change with every create are stored next to
 //! its location in separate keys, so that creates in the directory do not conflict.
 //!
-//! The cost is that a rename of the name that is the location moves the inode's record to another key.
+//! The cost: a rename of the dirent that stores the inode moves the inode's record to another key.
 
 use types::{AclId, ChunkIndex, Ino, Name, OpId, SessionId, SliceId, Term, XattrName};
 
@@ -59,13 +59,15 @@ pub(crate) enum InodeLocation {
     Here(Ino),
 }
 
-// The parts of a directory: fields that are stored under their own keys, which are the location and one letter.
+// The parts of a directory: fields that are stored under their own keys, which are the location and one
+// letter.
 pub(crate) const CTIME: u8 = b'c';
 pub(crate) const LINKS: u8 = b'h';
 pub(crate) const MTIME: u8 = b'm';
 pub(crate) const PARTS: [u8; 3] = [CTIME, LINKS, MTIME];
 
-/// Greater than the letter of every part. As the last byte of a key it ends the range of a record and its parts.
+/// Greater than the letter of every part. Appended to a location, it is the end of the range of the record
+/// and its parts.
 const ABOVE_PARTS: u8 = 0x7f;
 
 /// The keys of one volume.
@@ -188,7 +190,7 @@ impl Keyspace {
         self.key(b'a', &[&id.to_bytes()])
     }
 
-    /// A key that preconditions use, but that is never written: see `State::acl`.
+    /// A key that only preconditions name, and that is never written: see `State::acl`.
     pub(crate) fn acl_users(&self, number: u8) -> Vec<u8> {
         self.key(b'x', &[&[number]])
     }
@@ -217,8 +219,8 @@ impl Keyspace {
         self.key(b's', &[&session.0.to_be_bytes()])
     }
 
-    /// The key whose existence each commit of the term checks. The record of the session cannot serve for that:
-    /// every heartbeat changes it, and so would conflict with the commits.
+    /// The key whose existence each commit of the term checks. The commits cannot check the record of the
+    /// session instead, because every heartbeat changes it, and so would conflict with them.
     pub(crate) fn fence(&self, session: SessionId, term: Term) -> Vec<u8> {
         self.key(b'f', &[&term.key(session)])
     }
@@ -260,14 +262,15 @@ impl Keyspace {
         self.key(b'z', &[])
     }
 
-    /// Whether reads may use any value that the key ever had: the id of an ACL is the hash of its text. Commits must not,
-    /// because an ACL may be condemned or removed.
+    /// Whether a read may use any value that the key ever had. This is so for ACLs, because the id of an ACL
+    /// is the hash of its text. A commit must not use such a value, because the ACL may have been condemned
+    /// or removed.
     pub fn is_constant(&self, key: &[u8]) -> bool {
         self.rest(key, b'a').is_some()
     }
 
-    /// An upper bound of the size of a key with its value, in bytes. The few values without a limit (locks,
-    /// settings) may be larger.
+    /// An upper bound of the size of a key with its value, in bytes. Locks and settings have no limit and may
+    /// be larger, but there are few of them.
     pub fn max_bytes(&self, key: &[u8]) -> usize {
         match key.strip_prefix(self.prefix.as_slice()).and_then(<[u8]>::first) {
             // Inodes, which have no field of variable length, and numbers.
@@ -330,7 +333,8 @@ impl Keyspace {
         key.strip_prefix(self.prefix.as_slice())?.strip_prefix(&[table])
     }
 
-    /// The directory and the name of the dirent that a key belongs to. For the key of a part, also its letter.
+    /// The directory and the name of the dirent that a key belongs to; if the key is that of a part, also its
+    /// letter.
     pub(crate) fn parse_dirent(&self, key: &[u8]) -> Option<(Ino, Name, Option<u8>)> {
         let (parent, rest) = self.rest(key, b'e')?.split_first_chunk()?;
         let parent = Ino(u64::from_be_bytes(*parent));
@@ -368,8 +372,8 @@ pub(crate) fn group(location: &[u8]) -> Span {
     Span { start: location.to_vec(), end: part(location, ABOVE_PARTS), limit: usize::MAX }
 }
 
-/// The first key after all keys that begin with `prefix`. There is one, because `prefix` contains the letter of
-/// the table, which is below 0xff.
+/// The first key after all keys that begin with `prefix`. There is one, because `prefix` contains the letter
+/// of the table, which is below 0xff.
 fn after_prefix(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while end.last() == Some(&0xff) {

@@ -1,9 +1,9 @@
-//! A volume's records as ordered keys and values, for engines on key-value stores. Pure: nothing here talks
-//! to a store.
+//! A volume's records as ordered keys and values, for engines on key-value stores (etcd, TiKV). This crate
+//! does no I/O; the engines talk to the stores.
 //!
-//! A store reads keys and ranges as of one moment, and writes keys only if the values that were read are still
-//! current. For all such stores, this crate computes what must be read to answer record keys or to decide a
-//! transaction, and what the transaction writes.
+//! A store reads keys and ranges as of one moment, and writes keys only if the values that were read are
+//! still current. For such a store, this crate computes what must be read to answer record keys or to decide
+//! a transaction, and what the transaction writes.
 //!
 //! | module | content |
 //! |---|---|

@@ -11,8 +11,8 @@ use types::OpId;
 
 use crate::batch::Done;
 
-/// The results of operations that no term keeps ([`Txn::kept_by`]) are removed, oldest first: those older
-/// than this, while there are more than `REMEMBERED_OPS` of them.
+/// While there are more than `REMEMBERED_OPS` results that no term keeps ([`Txn::kept_by`]), those older than
+/// this are removed, oldest first.
 const REMEMBERED_FOR: Duration = Duration::from_secs(180);
 const REMEMBERED_OPS: usize = 16_384;
 
@@ -30,9 +30,9 @@ impl CompletedOps {
         noted.extend(committed.filter(|txn| txn.kept_by().is_none()).map(|txn| (txn.op_id, now)));
     }
 
-    /// Calls `remove` with the oldest operations, at most `most`, whose results may be removed, and forgets
-    /// these operations if it succeeds. Returns false, without the call, if there are none. Only one thread
-    /// at a time may call this.
+    /// Calls `remove` with the oldest operations whose results may be removed, at most `most` of them, and
+    /// drops these operations from the list if `remove` succeeds. If there are none, does not call `remove`
+    /// and returns false. Only one thread at a time may call this.
     ///
     /// # Errors
     /// Those of `remove`. The operations are then passed again by the next call.
@@ -52,7 +52,7 @@ impl CompletedOps {
             return Ok(false);
         }
         remove(&old)?;
-        // New operations were only added at the end.
+        // In the meantime, operations were added only at the end.
         lock().drain(..old.len());
         Ok(true)
     }

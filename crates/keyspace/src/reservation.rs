@@ -1,17 +1,18 @@
-//! Reservations: the space below a limit is divided among the writers. As long as the limit is far away, a
-//! writer need not read what others add.
+//! Reservations: parts of the space below a limit that are set aside for single writers. As long as the limit
+//! is far away, a writer need not read what others add.
 //!
 //! A shard may have a reservation: up to it, the shard grows without a read of the other shards. A writer
 //! that exceeds its reservation reads all shards, counts each as if its reservation were used up, and takes a
 //! part of the space that is then left as a new reservation. Therefore all shards together stay within the
-//! limit, even if every reservation is used up. If little space is left, the writer withdraws all
-//! reservations. If little is left even then, it reserves nothing, and requires that no shard has changed.
+//! limit, even if every reservation is used up. If too little space is left, the writer withdraws all
+//! reservations. If too little is left even then, it reserves nothing, and requires that no shard has
+//! changed.
 //!
-//! While any shard has a reservation, shard 0 has one too, as a mark. Every writer that takes a reservation or
-//! withdraws reservations writes shard 0. So while shard 0 is unchanged and has the mark, no shard grows beyond
-//! what was counted for it. Without the mark, shards grow freely, and a writer that depends on their sum
-//! requires that the whole range is unchanged. A writer that adds without a limit requires that there is no
-//! mark. If there is one, the writer withdraws all reservations as soon as it exceeds its own.
+//! While any shard has a reservation, shard 0 has one too, as a mark. Every writer that takes a reservation
+//! or withdraws reservations writes shard 0. So while shard 0 is unchanged and has the mark, no shard grows
+//! beyond what was counted for it. Without the mark, shards grow freely, and a writer that depends on their
+//! sum requires that the whole range is unchanged. A writer that adds without a limit requires that there is
+//! no mark. If there is one, the writer withdraws all reservations as soon as it exceeds its own.
 //!
 //! This is escrow (O'Neil: The Escrow Transactional Method, 1986), on stores that have preconditions on
 //! ranges. On other stores (TiKV) nothing is reserved: below a limit, every writer reads all shards and
@@ -24,17 +25,18 @@ use crate::writes::{Writes, put};
 
 /// A reservation is this fraction of the space that is left.
 const PART: i64 = 64;
-/// The minimum reservation. If there is none yet, the first must be twice as large, so that reservations are not
-/// taken again right after they were withdrawn.
+/// The minimum reservation. If there are no reservations, the first must be twice as large, so that
+/// reservations are not taken again right after they were withdrawn.
 const MIN_PART: Amount = Amount { inodes: 32, blocks: 1024 };
 
-/// The reservation of shard 0. It permits no growth, and limits no shard.
+/// The reservation of shard 0, which only marks that there are reservations. It permits no growth, and limits
+/// no shard.
 const MARK: Reservation = Reservation { upto: Amount::MIN, within: Amount::MAX };
 
 /// All shards except that of the writer that reads them.
 struct Others {
     used: Amount,
-    /// The sum if each uses up its reservation.
+    /// The sum of these shards if each uses up its reservation.
     most: Amount,
     /// The lowest [`Reservation::within`] of these shards.
     within: Amount,
@@ -46,7 +48,7 @@ struct Others {
 }
 
 impl State<'_> {
-    /// Whether the volume's usage, with what the batch adds, is below this limit.
+    /// Whether the volume's usage, including what the batch adds, is below this limit.
     pub(crate) fn has_room(&mut self, below: Amount) -> Result<bool, ReadStop> {
         if !self.options.blind {
             return Ok(self.usage()?.is_below(below));
@@ -68,7 +70,8 @@ impl State<'_> {
         Ok(others.used.plus(shard.used).is_below(below))
     }
 
-    /// Writes the shard with the amounts that the batch adds. If these exceed its reservation, takes a new one.
+    /// Adds the amounts of the batch to this writer's shard. If the shard then exceeds its reservation, takes
+    /// a new one.
     pub(crate) fn write_shard(&mut self, puts: &mut Writes) -> Result<(), ReadStop> {
         let before = self.own_shard()?;
         let mut shard = UsageShard { used: before.used.plus(self.added()), ..before };
@@ -83,7 +86,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// A new reservation for a shard that exceeds the one it has.
+    /// A new reservation for a shard that exceeds its present one.
     fn take_reservation(
         &mut self,
         shard: &UsageShard,
@@ -164,7 +167,8 @@ impl State<'_> {
 }
 
 impl Others {
-    /// The reservation that `shard` can have next to these, below a limit; `None` if too little space is left.
+    /// The reservation that `shard` can have next to these, below a limit; `None` if too little space is
+    /// left.
     fn reservation(&self, shard: &UsageShard, below: Amount) -> Option<Reservation> {
         let within = self
             .within

@@ -17,7 +17,7 @@ use crate::writes::{KeyWrite, Precondition};
 /// If there are more shards than this, a merge combines this many of them.
 const MAX_SHARDS: usize = 64;
 
-/// The shards that one handle writes: one for each commit in flight. A later commit uses the shard again.
+/// The shards that one handle writes: one for each commit in flight. Later commits reuse them.
 #[derive(Debug)]
 pub struct ShardPool {
     free: Mutex<Vec<u64>>,
@@ -52,8 +52,8 @@ impl TakenShard<'_> {
         self.number
     }
 
-    /// The shard that a commit of the transactions writes. If a term guards them, it is one of that term's shards,
-    /// because the end of the term has preconditions on the heads of these.
+    /// The shard that a commit of the transactions writes. If a term guards the transactions, the shard is
+    /// one of that term's, because the end of the term has preconditions on the heads of the term's shards.
     pub fn number_for(&self, txns: &[Txn]) -> u64 {
         let shard = |guard: &Guard| match guard {
             Guard::Term { session, term } => Some(term_shard(*session, *term, self.number)),
@@ -67,14 +67,14 @@ impl TakenShard<'_> {
 /// same shard, where they conflict and are retried.
 const SHARDS_PER_TERM: u64 = 16;
 
-/// The number of terms of a session with separate shards: the end of a term must not conflict with commits of
-/// the next terms.
+/// The number of consecutive terms of a session that have separate shards, because the end of a term must not
+/// conflict with commits of the next terms.
 const TERMS: u64 = 4;
 
 const SHARDS_PER_SESSION: u64 = TERMS * SHARDS_PER_TERM;
 
-/// The shard of a term for a commit that has taken `shard`. It is never shard 0. Two sessions can share a shard
-/// only if one of their ids is 2^57 or greater; then their commits may conflict needlessly.
+/// The shard of a term for a commit that has taken `shard`. It is never shard 0. Two sessions can share a
+/// shard only if one of their ids is 2^57 or greater; then their commits may conflict needlessly.
 pub(crate) fn term_shard(session: SessionId, term: Term, shard: u64) -> u64 {
     let place = u64::from(term.0) % TERMS * SHARDS_PER_TERM + shard % SHARDS_PER_TERM;
     1 << 63 | session.0.wrapping_mul(SHARDS_PER_SESSION) | place
@@ -93,7 +93,8 @@ pub(crate) fn session_shards(session: SessionId) -> impl Iterator<Item = u64> {
 /// The number of the key on which a transaction that refers to ACLs has a precondition, if it writes this
 /// usage shard. Commits at the same time have different shards, so they rarely have the same key.
 pub(crate) fn acl_users(shard: u64) -> u8 {
-    // The golden ratio (Fibonacci hashing): neighbouring shards get numbers that are far apart.
+    // Multiplying by 2^64 divided by the golden ratio (Fibonacci hashing) gives neighbouring shards numbers
+    // that are far apart.
     (shard.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
@@ -110,9 +111,9 @@ pub struct ShardMerge {
     pub writes: Vec<KeyWrite>,
 }
 
-/// Merges usage shards into shard 0, and drops their reservations, if closed handles have left many shards.
-/// `found` is the whole content of [`Keyspace::usage_shards`]. If another writer writes one of the shards in the
-/// meantime, a precondition fails, and a later call merges them.
+/// If closed handles have left many usage shards, merges some of them into shard 0 and drops their
+/// reservations. `found` has all shards, [`Keyspace::usage_shards`]. If another writer writes one of the
+/// shards in the meantime, a precondition fails, and a later call merges them.
 ///
 /// # Errors
 /// [`Damaged`].

@@ -1,4 +1,5 @@
-//! Known keys and ranges of the store, and queries, which are the keys and ranges to read.
+//! Sources, which know the values of some keys and ranges of the store, and queries, which are the keys and
+//! ranges to read.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
@@ -16,7 +17,7 @@ pub struct StoredValue {
     pub version: u64,
 }
 
-/// A key, as far as a source knows it.
+/// The state of a key, as a source knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyState {
     Unknown,
@@ -44,7 +45,7 @@ impl KeyQuery {
         }
     }
 
-    /// Its keys, if they are few and known.
+    /// Its keys; none for a range, whose keys are not known in advance.
     pub fn keys(&self) -> Vec<Vec<u8>> {
         match self {
             KeyQuery::Key(key) => vec![key.clone()],
@@ -56,7 +57,7 @@ impl KeyQuery {
     }
 }
 
-/// A source of values: a snapshot, or a client's cache.
+/// A source of values: values that were read as of one moment, or a client's cache.
 pub trait Source: Debug {
     fn get(&self, key: &[u8]) -> KeyState;
     /// `None` if unknown.

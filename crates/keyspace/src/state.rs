@@ -26,8 +26,8 @@ pub struct Options {
     pub blind: bool,
     /// The usage shard that this batch changes; no other commit should use it at the same time. Not 0.
     pub shard: u64,
-    /// The moment as of which the source has ranges, if it may have keys as of a later moment; otherwise `u64::MAX`.
-    /// Moments are compared with versions.
+    /// The moment as of which the source has read its ranges, if its keys may be newer; otherwise `u64::MAX`.
+    /// It is compared with the versions of keys.
     pub read_at: u64,
     /// The maximum number of preconditions of a batch. A batch of one transaction may have more.
     pub max_preconditions: usize,
@@ -70,7 +70,7 @@ pub(crate) struct InodeState {
     pub(crate) base: Option<InodeLocation>,
     /// The version of the key at this location; 0 if there is none.
     pub(crate) base_version: u64,
-    /// Whether the store has parts next to its location: it is a directory there.
+    /// Whether the store has the inode as a directory, with its parts next to its location.
     pub(crate) base_parts: bool,
     pub(crate) dirty: bool,
     pub(crate) links: StatePart,
@@ -137,8 +137,8 @@ impl<'a> State<'a> {
             let held = self.lookup.location(&key, assume)?;
             match held.as_ref().map(|held| decode_inode_row(&key, &held.value)).transpose()? {
                 Some(InodeRow::At(InodeLocation::At(parent, name))) => {
-                    // A precondition on the dirent suffices: while it stores the inode, the location record
-                    // names it.
+                    // A precondition on the dirent suffices: as long as the dirent stores the inode, the
+                    // location record names the dirent.
                     self.dirent(parent, &name, Assume::Nothing)?;
                 }
                 Some(InodeRow::Here(stored)) => {
@@ -153,7 +153,8 @@ impl<'a> State<'a> {
                 }
             }
         }
-        // If the dirent does not store the inode, the two were not read as of the same moment.
+        // If the dirent does not store the inode, the dirent and the location record were not read as of the
+        // same moment.
         self.inode_states.get_mut(&ino).ok_or(ReadStop::Missing)
     }
 
@@ -259,7 +260,7 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    /// The time in the store, after the pending change.
+    /// The stored time after the pending change.
     fn time(
         &mut self,
         ino: Ino,
@@ -327,9 +328,9 @@ impl<'a> State<'a> {
         self.values.insert(key, None);
     }
 
-    /// All rows of the inode in a range, without a precondition: a change of them also changes the inode's record,
-    /// which has a precondition. That suffices only if the record is not newer than the moment as of which the
-    /// rows were read. If it is, both must be read again.
+    /// All rows of the inode in a range, without a precondition on them: each change of the rows also changes
+    /// the inode's record, which has a precondition. This suffices only if the record is not newer than the
+    /// moment as of which the rows were read. If the record is newer, both must be read again.
     pub(crate) fn rows_in(&mut self, ino: Ino, span: &Span) -> Result<BTreeMap<Vec<u8>, Bytes>, ReadStop> {
         let stored = self.lookup.span(span)?;
         if self.load(ino, Assume::Nothing)?.base_version > self.options.read_at {

@@ -68,7 +68,7 @@ pub(crate) struct UsageShard {
 pub(crate) struct Reservation {
     /// The shard may grow up to this without a read of the others.
     pub(crate) upto: Amount,
-    /// The maximum of all shards together, as long as none exceeds its reservation.
+    /// The amount that all shards together do not exceed, as long as none exceeds its reservation.
     pub(crate) within: Amount,
 }
 
@@ -106,7 +106,7 @@ impl Writer {
             true => writer,
             false => times.into_iter().fold(writer.u32(inode.nlink), |writer, time| writer.i64(time.nanos())),
         };
-        // Without a tag, the record has the form of volumes that are older than quotas.
+        // Without a tag, the record has the same form as on volumes that are older than quotas.
         if inode.quota == QuotaTag::NONE { writer } else { writer.u64(inode.quota.to_number()) }
     }
 }

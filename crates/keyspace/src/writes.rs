@@ -32,7 +32,7 @@ pub enum Precondition {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyWrite {
     Put(Vec<u8>, Bytes),
-    /// Only if the key exists and its value is less than this one, bytewise.
+    /// Puts the value only if the key exists and its present value is less, compared bytewise.
     PutGreater(Vec<u8>, Bytes),
     Delete(Vec<u8>),
     DeleteSpan(Span),
@@ -49,9 +49,10 @@ impl KeyWrite {
 }
 
 impl Keyspace {
-    /// The preconditions with a single one in place of those on the counts of shared slices. Each change of a count also
-    /// writes the key [`Keyspace::any_shared`], so it suffices that this key is untouched since the counts were read, if
-    /// all of them were read as of the moment to which [`Precondition::Untouched`] refers.
+    /// Replaces all preconditions on the counts of shared slices by a single one. Each change of a count also
+    /// writes the key [`Keyspace::any_shared`], so it suffices that this key is untouched since the counts
+    /// were read. All counts must have been read as of the moment to which [`Precondition::Untouched`]
+    /// refers.
     pub fn join_shared_counts(&self, preconditions: Vec<Precondition>) -> Vec<Precondition> {
         let is_count = |precondition: &Precondition| matches!(precondition, Precondition::Key(key, _) if self.is_shared(key));
         let (counts, mut others): (Vec<_>, Vec<_>) = preconditions.into_iter().partition(is_count);
@@ -99,8 +100,8 @@ impl State<'_> {
     }
 
     /// The new location of each inode. An inode stays where it is while the dirent at its location names it.
-    /// Otherwise it moves to another dirent that names it and that the batch writes anyway. If there is none, it
-    /// moves to the key with its number.
+    /// Otherwise it moves to another dirent that names it and that the batch writes anyway. If there is none,
+    /// it moves to the key with its number.
     fn locations(&mut self) -> Result<BTreeMap<Ino, InodeLocation>, ReadStop> {
         let mut names: BTreeMap<Ino, (Ino, Name)> = BTreeMap::new();
         for (at, state) in self.dirents.iter().filter(|(_, state)| state.dirty) {
@@ -261,7 +262,7 @@ fn delete_between(deletes: &mut Writes, puts: &Writes, span: Span) {
     }
 }
 
-/// Deletes a range. Of two ranges with one start, the longer one is deleted.
+/// Deletes a range. If two ranges have the same start, only the longer one is kept.
 fn delete_span(deletes: &mut Writes, span: Span) {
     let is_shorter = |known: &KeyWrite| matches!(known, KeyWrite::DeleteSpan(known) if known.end >= span.end);
     if !deletes.get(&span.start).is_some_and(is_shorter) {

@@ -1,5 +1,5 @@
-//! Writers add to a volume up to its limit; their reads and writes are interleaved at random. The values that a
-//! writer has read may be out of date when it writes, as on a network.
+//! Writers add to a volume up to its limit; their reads and writes are interleaved at random. The values that
+//! a writer has read may be out of date when it writes, as on a network.
 
 mod support;
 
@@ -53,7 +53,7 @@ fn no_order_of_reads_and_writes_exceeds_a_limit() {
         let mut random = seed;
         let mut store = store();
         let mut clients: Vec<Client> = (1..=WRITERS).map(Client::new).collect();
-        // Most of the space is used already.
+        // Some of the space is used already.
         let there = txn(1, Vec::new(), vec![Effect::AddUsage { inodes: LIMIT as i64 - 5000, blocks: 0 }]);
         assert_eq!(clients[0].commit(&mut store, &there), Step::Done);
         let (mut next, mut op) = (10, 10);
@@ -70,7 +70,8 @@ fn no_order_of_reads_and_writes_exceeds_a_limit() {
                         let gone = files[at].swap_remove(0);
                         (txn(op, Vec::new(), vec![Effect::DropInode { ino: Ino(gone) }]), None)
                     }
-                    // Some transactions have a lower limit; far below the limit, some have none.
+                    // Some transactions have a lower limit; while the usage is far below the limit, some have
+                    // none.
                     9..12 => (txn(op, room(LIMIT - 500), vec![file(next)]), Some(next)),
                     12 if store.inodes() < LIMIT - 600 => (txn(op, Vec::new(), vec![file(next)]), Some(next)),
                     _ => (txn(op, room(LIMIT), vec![file(next)]), Some(next)),

@@ -32,8 +32,9 @@ fn put_name(name: &str) -> Effect {
     Effect::PutDirent { parent: DIR, name, ino: FILE, kind: FileType::Regular }
 }
 
-/// A client reads the rows of a file with the slices 1 and 2, to commit `txn`. Just before the read, another client
-/// renames the file; just after it, another thread of the same client commits `change` and caches the new record.
+/// A client reads the rows of a file with the slices 1 and 2, to commit `txn`. Just before the read, another
+/// client renames the file; just after it, another thread of the same client commits `change` and caches the
+/// new record.
 fn change_after_read(txn: &Txn, change: &Txn) -> (Store, Step) {
     let mut store = store();
     let [mut client, mut thread, mut other] = [1, 2, 3].map(Client::new);

@@ -27,7 +27,7 @@ struct Store {
 struct State {
     revision: u64,
     keys: BTreeMap<Vec<u8>, StoredValue>,
-    /// The keys in all ranges that were read. etcd visits all of them, however few it returns.
+    /// The number of keys in all ranges that were read. etcd visits all of them, however few it returns.
     visited: Cell<usize>,
 }
 

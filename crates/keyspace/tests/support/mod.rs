@@ -1,5 +1,5 @@
-//! A store in memory, and clients that read it and write to it step by step: between two steps of a client, others may
-//! change what it has read, as on a network.
+//! A store in memory, and clients that read it and write to it step by step: between two steps of a client,
+//! others may change what it has read, as on a network.
 
 #![allow(dead_code, reason = "not every test binary needs all of it")]
 
@@ -125,8 +125,8 @@ impl Client {
         self.key_cache.note_snapshot(&store.keys, &self.read_set, self.read_at);
     }
 
-    /// One step of a commit: either a read, or a write based on earlier reads. Other clients may read and write
-    /// between two steps.
+    /// One step of a commit: either a read, or a write based on earlier reads. Other clients may read and
+    /// write between two steps.
     pub(crate) fn step(&mut self, store: &mut Store, txn: &Txn) -> Step {
         let batch = self.decide(&store.keys, txn);
         assert_eq!(batch.damaged(), None);
