@@ -5,8 +5,8 @@
 //!
 //! | column | what is measured |
 //! |---|---|
-//! | copy, cold | making the credential from the caller's list of groups: it sorts them and makes a filter |
-//! | copy, warm | finding the credential by that list, as for a process that is seen for the first time |
+//! | copy, cold | making the credential from the caller's list of groups: sorting the list and building a filter |
+//! | copy, warm | finding the existing credential by that list, as when a process is seen for the first time |
 //! | decision, cold | the decision by the compiled ACL |
 //! | decision, warm | the cached decision |
 //! | total, cold and warm | the sum of both |
@@ -106,7 +106,7 @@ struct Case {
 }
 
 impl Case {
-    /// A caller whose groups are of all domains in turn. One of its groups is named by the last entry.
+    /// A caller whose groups are in all domains in turn. The last entry of the ACL names one of its groups.
     fn new(form: Form, groups: u32, rules: &SidRules) -> Self {
         let sids: Vec<Id> = (0..groups).map(|at| sid(at * 7 % DOMAINS, at / DOMAINS * 2)).collect();
         let gids: Vec<u32> = sids.iter().filter_map(|sid| rules.id_of(*sid)).collect();

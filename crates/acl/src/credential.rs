@@ -9,8 +9,9 @@ use types::{Caps, Cred};
 use crate::identity::Id;
 use crate::keys::Keys;
 
-/// The number of a credential's content, without capabilities. A process never reuses a number, so what is
-/// cached under it stays valid: a user that joins a group gets another number.
+/// Identifies the content of a credential, which excludes the capabilities. A process never reuses a number,
+/// so what is cached under a number stays valid: if the user joins a group, its next credential has another
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CredId(pub(crate) u64);
 
@@ -34,7 +35,7 @@ impl Credential {
         &self.cred
     }
 
-    /// The caller's identities of domains, sorted.
+    /// The caller's SIDs of Windows domains, sorted.
     pub fn sids(&self) -> &[Id] {
         &self.sids
     }
@@ -63,7 +64,7 @@ struct Generations {
 }
 
 /// Shared by all [`Credentials`] of this process, because a cache of decisions does not know which of them a
-/// number is from.
+/// number comes from.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
 /// The content of a credential. Two credentials with the same content are equal.
@@ -75,7 +76,8 @@ struct Content {
 }
 
 impl Content {
-    /// In units of one group. The cost of a credential without groups is an estimate that need not be exact.
+    /// The cost in memory, in units of one group. A credential without groups counts as 32, which is an
+    /// estimate.
     fn cost(&self) -> usize {
         32 + self.cred.groups().len() + self.sids.len()
     }
@@ -88,7 +90,7 @@ impl Credentials {
         Credentials { generations: RwLock::default(), max_cost: max_groups }
     }
 
-    /// The credential with this content. `sids` are identities of domains, in any order, with or without
+    /// The credential with this content. `sids` are SIDs of Windows domains, in any order, with or without
     /// repetitions.
     ///
     /// This hashes the whole list of groups, so keep the result for as long as the list is known to be

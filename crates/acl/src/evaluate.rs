@@ -2,8 +2,8 @@
 //! its reason.
 //!
 //! Operations, squashing, filtered listings and `limen access` all decide by these functions and by the
-//! `check` of [`posix`](crate::posix) and [`nfs4`](crate::nfs4), so they cannot disagree. Only reports to
-//! people also need the entry of an ACL that decided: [`posix::explain`](crate::posix::explain) and
+//! `check` of [`posix`](crate::posix) and [`nfs4`](crate::nfs4), so they cannot disagree. Reports for people
+//! also need the ACL entry that decided: [`posix::explain`](crate::posix::explain) and
 //! [`nfs4::explain`](crate::nfs4::explain) find it.
 
 use types::{Caps, Errno, Mode};
@@ -99,7 +99,8 @@ pub fn owner(uid: u32, caps: Caps, owner: u32) -> Evaluation {
 /// [`Denial::Sticky`].
 pub fn sticky(uid: u32, caps: Caps, dir_mode: Mode, dir_owner: u32, file_owner: u32) -> Evaluation {
     if !dir_mode.has(Mode::STICKY) {
-        // Without the sticky bit, write permission on the directory decides, which the caller has checked.
+        // Without the sticky bit, write permission on the directory decides. The calling code has checked
+        // that permission.
         return Ok(Grant::Acl);
     }
     match owner(uid, caps, file_owner) {

@@ -1,9 +1,10 @@
 //! The principals that an NFSv4 ACL can name: users and groups of the system by number, and Windows
 //! identities by SID.
 //!
-//! A SID (`S-1-5-21-…-1105`, [MS-DTYP] 2.4.2) is a *domain* and a number within it, the RID. Domains are long
-//! and few, so a volume keeps them in an append-only table, and an ACL holds the pair (index in the table,
-//! RID), as ZFS does with its FUIDs. Index 0 is the system itself: there the RID is a uid or a gid.
+//! A SID (`S-1-5-21-…-1105`, [MS-DTYP] 2.4.2) is a *domain* and a number within it, the RID. The texts of
+//! domains are long, and there are few domains. So a volume keeps them in an append-only table, and an ACL
+//! holds the pair (index in the table, RID), as ZFS does with its FUIDs. Index 0 is the system itself: there
+//! the RID is a uid or a gid.
 
 use std::fmt;
 use std::str::FromStr;
@@ -68,7 +69,7 @@ impl fmt::Display for Id {
     }
 }
 
-/// Text is not an identity.
+/// The text is not an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a uid, gid, domain-rid pair or SID such as S-1-5-21-1-2-3-1105")]
 pub struct ParseIdError;
@@ -165,7 +166,7 @@ impl DomainTable {
     /// The highest index.
     pub const MAX_DOMAINS: usize = 65_535;
     /// The maximum length of the stored form. It has room for about 1,500 domains of the usual length, far
-    /// more than any forest has, and it bounds what hostile ACLs can add.
+    /// more than any Active Directory forest has, and it limits what hostile ACLs can add.
     pub const MAX_TEXT_BYTES: usize = 64 << 10;
 
     /// The table with these domains in this order; None if a domain is repeated or the table is too large.
@@ -194,7 +195,7 @@ impl DomainTable {
         Self::from_domains(text.split(' ').map(canonical).collect::<Option<Vec<_>>>()?)
     }
 
-    /// The domain with index 1 is the first.
+    /// All domains. The first one has index 1.
     pub fn domains(&self) -> &[Domain] {
         &self.domains
     }
@@ -260,7 +261,7 @@ fn canonical_sid(text: &str, max_subauthorities: usize) -> Result<String, ParseI
     Ok(canonical)
 }
 
-/// Accepts digits only; `parse` alone accepts a plus sign.
+/// Accepts digits only, whereas `parse` also accepts a leading plus sign.
 fn decimal<N: FromStr>(text: &str) -> Result<N, ParseIdError> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(ParseIdError);

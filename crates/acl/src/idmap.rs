@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use types::{Caps, Cred};
 
-/// A one-to-one mapping between the ids of a volume and the local ids, those on the mount. An id in no range
-/// is unmapped.
+/// A one-to-one mapping between the ids of a volume and the local ids, which are those on the mount. An id in
+/// no range is unmapped.
 ///
 /// The text form is `VOLUME:HERE:COUNT`. Several ranges are separated by commas, or by line breaks as in
 /// `/proc/PID/uid_map`. Spaces can separate the numbers instead of colons, and a `#` begins a comment.

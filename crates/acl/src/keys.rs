@@ -8,7 +8,7 @@ use crate::identity::Id;
 
 /// A principal as one number, so that users, groups and identities of domains fit in one sorted list: the
 /// domain's index in the high half, the number within it in the low half, and the highest bit set for groups
-/// of the system. A SID is neither user nor group.
+/// of the system. A SID has the same key as a user and as a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key(u64);
 
@@ -86,7 +86,7 @@ impl Keys {
         self.sorted.binary_search(&key).ok()
     }
 
-    /// False means that the key is not in the set.
+    /// If false, the key is not in the set. If true, it probably is.
     fn may_contain(&self, key: Key) -> bool {
         let (word, bits) = place(key, self.filter.len());
         self.filter.get(word).is_some_and(|word| word & bits == bits)
@@ -94,11 +94,11 @@ impl Keys {
 
     /// The keys that are in both sets, with their positions in this one, in order.
     ///
-    /// Users and groups are intersected separately, each only in the range where both sets have keys, because
-    /// numbers of one kind are often far from those of the other. In that range, the shorter list is walked.
-    /// The other list's filter rejects most of its keys. For the rest, a search in the other list starts at
-    /// the last position and doubles its step. So the walk is never longer than the shorter list, whatever
-    /// the length of the other.
+    /// Groups are intersected separately from users and SIDs, each only in the range where both sets have
+    /// keys, because the keys of one kind are often far from those of the other. In that range, the shorter
+    /// list is walked. The filter of the longer list rejects most keys of the shorter one. For each key that
+    /// passes, a galloping search in the longer list, whose step doubles, starts at the last position. So the
+    /// walk is never longer than the shorter list, however long the other is.
     ///
     /// The alternative is to merge both lists. If their numbers interleave, each step of a merge costs a
     /// mispredicted branch, which the filter avoids. docs/benchmarks.md has the times of decisions by the
@@ -139,8 +139,8 @@ impl Keys {
     }
 }
 
-/// The number of words of a filter: at least 9 bits for each key, and 16 to 32 for most numbers of keys. With
-/// 16 bits for a key, of which two are set, about 1 in 60 absent keys passes.
+/// The number of 64-bit words of a filter. A key has at least 9 bits, and for most numbers of keys 16 to 32.
+/// With 16 bits for each key, of which two are set, about 1 in 60 absent keys passes the filter.
 fn filter_words(keys: usize) -> usize {
     if keys == 0 { 0 } else { (keys / 4).next_power_of_two().max(1) }
 }

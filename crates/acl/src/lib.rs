@@ -2,9 +2,9 @@
 //!
 //! Each family of ACLs is a module of its own, because they share names (entry, permission, mask) but not
 //! meanings. Both families share the checks that do not depend on entries (`evaluate`: ownership, the sticky
-//! bit, capabilities), callers in the form that decisions need (`credential`), the mapping of user and group
-//! numbers on a mount (`idmap`), and the cache of decisions. Only NFSv4 ACLs can name SIDs: `identity` has
-//! the principals that they name, and `sid_rules` the rules that map SIDs to uids and gids.
+//! bit, capabilities), the callers' credentials (`credential`), the mapping of user and group numbers on a
+//! mount (`idmap`), and the cache of decisions. Only NFSv4 ACLs can name SIDs: `identity` has the principals
+//! that NFSv4 ACLs name, and `sid_rules` the rules that map SIDs to uids and gids.
 
 pub mod cache;
 pub mod credential;

@@ -2,8 +2,8 @@
 //!
 //! A rule maps a range of a domain's RIDs to a range of numbers: `id = rid - first_rid + first_id`. A SID is
 //! a user or a group, never both, and a rule does not know which. So the number is both a uid and a gid, and
-//! an entry for the SID applies to the user and to the group with that number. Exactly one of them exists if
-//! the range is used for that domain only, as Samba requires too.
+//! an entry for the SID applies to the user and to the group with that number. Only one of the two exists if
+//! no other user or group has a number in the range, which Samba requires too.
 //!
 //! Stored ACLs keep the SIDs. [`Nfs4Acl::mapped`](crate::nfs4::Nfs4Acl::mapped) replaces the mapped SIDs,
 //! once for each ACL and version of the rules. Callers are compared by uid and gid only, so mapped SIDs do
@@ -148,8 +148,8 @@ impl SidRules {
         &self.rules
     }
 
-    /// A hash of all rules; 0 if there is no rule. It is part of the keys of caches, so that they do not
-    /// return results of other rules.
+    /// A hash of all rules; 0 if there is no rule. Keys of caches contain it, so that a cache never returns a
+    /// result of other rules.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -191,8 +191,8 @@ impl SidRules {
         Ok(Self::from_sorted(rules))
     }
 
-    /// These rules without those of a domain, or without the one of them that begins at `first_rid`. None if
-    /// there is no such rule.
+    /// These rules without all rules of a domain, or, if `first_rid` is given, only without the rule of the
+    /// domain that begins at it. None if there is no such rule.
     pub fn without(&self, domain: DomainIndex, first_rid: Option<u32>) -> Option<Self> {
         let is_meant = |rule: &SidRule| {
             rule.domain == domain && first_rid.is_none_or(|first_rid| rule.first_rid == first_rid)

@@ -209,9 +209,9 @@ fn sid_rules(ids: u32, rng: &mut Rng) -> SidRules {
     rules
 }
 
-/// Compares two callers. One has only a uid and gids, and is checked by the mapped ACL. The other also has
-/// the SIDs of these ids, and is checked by the stored ACL. The first one's step-by-step, compiled and cached
-/// decisions must equal the second one's step-by-step decision, and both callers must get the same
+/// Compares two callers. One has only a uid and gids, and is checked against the mapped ACL. The other also
+/// has the SIDs of these ids, and is checked against the stored ACL. The first one's step-by-step, compiled
+/// and cached decisions must equal the second one's step-by-step decision, and both callers must get the same
 /// explanation.
 #[test]
 fn mapped_sids_decide_like_the_sids_of_the_caller() {

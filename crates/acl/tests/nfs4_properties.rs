@@ -127,7 +127,7 @@ proptest! {
         }
     }
 
-    /// A trivial ACL is not stored. Nobody's permissions differ.
+    /// A trivial ACL is not stored, which changes nobody's permissions.
     #[test]
     fn acl_that_is_not_stored_equals_the_mode(acl in acl(), old in 0..0o10000_u32, is_dir in any::<bool>()) {
         let (mode, stored) = set(Mode::new(old), is_dir, &acl, false);

@@ -172,7 +172,8 @@ fn projections_are_never_narrower_and_exact_if_they_say_so() {
     assert!(exact > tried / 5 && impossible > tried / 20);
 }
 
-/// The first POSIX ACL of the small world that satisfies `fits`, of all that differ in search.
+/// Tries all POSIX ACLs of the small world that differ in search, and returns the first one that satisfies
+/// `fits`.
 fn any_posix_acl(fits: impl Fn(&posix::FileAttrs<'_>) -> bool) -> Option<PosixAcl> {
     // Each named user and group has no entry, an entry without x, or one with x; owner, owning group and
     // others have x or not.

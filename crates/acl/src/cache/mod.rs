@@ -1,15 +1,15 @@
 //! The cache of decisions.
 //!
 //! A decision depends on the ACL, on the rules that map its SIDs, on the caller, on the file's owning group
-//! and mode, on whether it is a directory, and on whether the caller owns it. All of that is in the key: the
-//! ACL as its content hash, the rules as their version, and the caller as a number that is never reused. So
-//! an entry is valid forever, and nothing is ever invalidated. Capabilities and the sticky bit are not in the
-//! key, because other code checks them.
+//! and mode, on whether the file is a directory, and on whether the caller owns it. All of that is in the
+//! key: the ACL as its content hash, the rules as their version, and the caller as a number that is never
+//! reused. So an entry is valid forever, and nothing is ever invalidated. Capabilities and the sticky bit are
+//! not in the key, because other code checks them.
 //!
-//! The key contains the owning group itself, not whether the caller is in it: the cost to find that out grows
-//! with the number of the caller's groups. So a cached decision costs one lookup, whatever the length of the
-//! ACL and the number of groups. Decisions without supplementary groups are an exception: their key says
-//! whether the primary group is the owning group.
+//! The key contains the owning group itself, not whether the caller is in it, because the cost of finding
+//! that out grows with the number of the caller's groups. So a cached decision costs one lookup, however long
+//! the ACL and the list of groups are. Decisions without supplementary groups are an exception: their key
+//! says whether the primary group is the owning group.
 
 mod table;
 
@@ -57,7 +57,8 @@ impl DecisionCache {
     }
 
     /// Like [`posix::decide`]. `load` returns the ACL. It is called only if the file has an ACL, the ACL
-    /// matters for this caller, and the decision is not cached. Its error is returned, and nothing is cached.
+    /// matters for this caller, and the decision is not cached. If `load` fails, its error is returned, and
+    /// nothing is cached.
     #[inline]
     pub fn posix<E>(
         &self,
@@ -95,9 +96,9 @@ impl DecisionCache {
         }
     }
 
-    /// The part of the decision that is certain without the caller's supplementary groups, so that they need
-    /// not be read: see [`nfs4::Compiled::certain`] and [`nfs4::decide_without_groups`]. `None` if the file
-    /// has no ACL and the decision of the mode depends on these groups. `load` as in [`Self::posix`].
+    /// The decision as far as it is certain without the caller's supplementary groups, so that they need not
+    /// be read: see [`nfs4::Compiled::certain`] and [`nfs4::decide_without_groups`]. `None` if the file has
+    /// no ACL and the decision of the mode depends on these groups. `load` is as in [`Self::posix`].
     #[inline]
     pub fn nfs4_certain<E>(
         &self,
@@ -179,7 +180,8 @@ fn key_of_user((uid, gid): (u32, u32), is_owner: bool, in_group: bool, file: &Fi
     [acl_key(file), file.acl.0 as u64, u64::from(uid) << 32 | u64::from(gid), flags]
 }
 
-/// Half of the ACL's hash, combined with the version of the rules: a hash, or 0 if there are no rules.
+/// Half of the ACL's hash, combined with the version of the rules, which is also a hash, or 0 if there are no
+/// rules.
 #[inline]
 fn acl_key(file: &FileAttrs) -> u64 {
     (file.acl.0 >> 64) as u64 ^ file.sid_rules

@@ -3,8 +3,9 @@
 //! Each slot is a *seqlock* of atomic numbers (Boehm, "Can seqlocks get along with programming language
 //! memory models?", MSPC 2012). A writer makes the sequence number odd, writes the entry, and makes the
 //! number even. A reader reads the number, the entry, and the number again, and uses the entry only if both
-//! numbers are equal and even. So a reader never sees parts of two entries, and it never waits: if in doubt,
-//! it finds nothing. A writer that meets another writer in a slot drops its own entry.
+//! numbers are equal and even. So a reader never sees parts of two entries, and it never waits: if the
+//! numbers differ or are odd, it finds nothing. A writer that finds another writer in a slot drops its own
+//! entry.
 //!
 //! The numbers are atomic so that the table needs no `unsafe`. A slot holds the whole key, not a hash of
 //! it: a user who can write ACLs could construct a collision of hashes, and a decision must not depend on
@@ -65,7 +66,7 @@ impl Slot {
         let value = self.value.load(Ordering::Relaxed);
         let is_found =
             self.key.iter().zip(key).all(|(found, wanted)| found.load(Ordering::Relaxed) == *wanted);
-        // Orders the loads above before the second load of the number.
+        // Keeps the loads above before the second load of the number.
         fence(Ordering::Acquire);
         let after = self.sequence.load(Ordering::Relaxed);
         (is_found && before == after && before != 0 && before.is_multiple_of(2)).then_some(value)
@@ -79,7 +80,7 @@ impl Slot {
         {
             return;
         }
-        // Orders the stores below after the store of the odd number.
+        // Keeps the stores below after the store of the odd number.
         fence(Ordering::Release);
         self.value.store(value, Ordering::Relaxed);
         for (slot, part) in self.key.iter().zip(key) {

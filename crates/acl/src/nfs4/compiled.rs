@@ -32,8 +32,8 @@ pub struct Compiled {
     certain: [Decision; 4],
 }
 
-/// The relevant part of an entry: its position, and the permissions that no earlier entry decides for the
-/// same principal or for everyone.
+/// The relevant part of an entry: its position, and those of its permissions that no earlier entry decides
+/// for the same principal or for everyone.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     at: usize,
@@ -50,7 +50,7 @@ impl Compiled {
         let mut denied = Mask::NONE;
         for (at, entry) in acl.entries().iter().enumerate().filter(|(_, entry)| entry.is_effective()) {
             let of_everyone = decided.get(&Who::Everyone).copied().unwrap_or_default();
-            // A SID is the same principal as user and as group.
+            // A SID is the same principal with or without the group flag.
             let (who, key) = match entry.who {
                 Who::User(id) | Who::NamedGroup(id) => {
                     let is_group = matches!(entry.who, Who::NamedGroup(_)) && id.to_system().is_some();
@@ -134,11 +134,11 @@ impl Compiled {
         self.decided(rules, &[], is_owner, in_owning_group)
     }
 
-    /// The decision for a caller whose supplementary groups are unknown. Whatever they are, the permissions
-    /// in `granted` are granted, and a permission outside `denied` is not denied. The same holds for the
-    /// caller's SIDs.
+    /// The decision for a caller whose supplementary groups and SIDs are unknown. Whatever they are, the
+    /// permissions in `granted` are granted, and a permission outside `denied` is not denied.
     ///
-    /// It is the decision of the worst case: for unknown groups, deny entries apply and allow entries do not.
+    /// It is the decision in the worst case: deny entries for unknown groups and SIDs apply, and allow
+    /// entries for them do not.
     pub fn certain(&self, uid: u32, gid: u32, is_owner: bool, in_owning_group: bool) -> Decision {
         let named = [Key::user(uid), Key::group(gid)].into_iter().filter_map(|key| self.named.position(key));
         let rules: Vec<Rule> = named.filter_map(|at| self.rules.get(at)).flatten().copied().collect();

@@ -222,7 +222,7 @@ pub fn may_open(granted: Mask, read: bool, write: bool, append: bool) -> bool {
 
 /// Whether every caller may search a directory with this mode and ACL. With an ACL, an entry must allow the
 /// search to everyone, and no entry before it may deny the search to anybody. The result is cached for each
-/// ACL; if it is true, searches in such directories are not checked for each caller.
+/// ACL. If it is true, a search of a directory with this ACL needs no check of the caller.
 pub fn anyone_may_traverse(mode: Mode, acl: Option<&Nfs4Acl>) -> bool {
     let Some(acl) = acl else { return mode.has(0o111) };
     let mut relevant =

@@ -1,4 +1,4 @@
-//! The reason of a decision: which entry decided each permission.
+//! The reason for a decision: which entry decided each permission.
 
 use types::Cred;
 

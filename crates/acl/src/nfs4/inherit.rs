@@ -151,8 +151,8 @@ fn replaces_mode(passing: &[Entry], file_type: FileType, policy: Policy) -> bool
     }
 }
 
-/// Whether the inherited entries stay unchanged because of `AclMode::Restricted`: a chmod of a file with an
-/// ACL fails under it, so the creation does not apply the mode to the ACL either.
+/// Whether the inherited entries stay unchanged because of `AclMode::Restricted`: under this policy a chmod
+/// of a file with an ACL fails, so the creation does not apply the mode to the ACL either.
 fn restricted(passing: &[Entry], policy: Policy) -> bool {
     policy.mode == AclMode::Restricted && !passing.is_empty()
 }

@@ -10,7 +10,7 @@ use super::{Entry, Nfs4Acl, Who};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapped {
     pub acl: Nfs4Acl,
-    /// For each entry of `acl`, the index of the entry of the stored ACL that it was made from.
+    /// For each entry of `acl`, the index of the entry in the stored ACL that it was made from.
     origins: Box<[usize]>,
 }
 
@@ -23,9 +23,9 @@ impl Mapped {
 
 impl Nfs4Acl {
     /// This ACL with each entry for a mapped SID replaced by two: one for the user and one for the group with
-    /// the SID's number, because a SID can be either, and the group flag of the entry may be wrong about it.
-    /// Both have the type, the permissions and the inheritance flags of the entry, so their order has no
-    /// effect. None if no entry has a mapped SID; access checks then evaluate this ACL.
+    /// the SID's number, because a SID can be either, and the group flag of the entry may be wrong. Both new
+    /// entries have the type, the permissions and the inheritance flags of the replaced one, so their order
+    /// has no effect. None if no entry has a mapped SID; access checks then evaluate this ACL.
     pub fn mapped(&self, rules: &SidRules) -> Option<Mapped> {
         let number = |who: Who| who.id().and_then(|id| rules.id_of(id)).and_then(Id::system);
         if rules.is_empty() || self.entries().iter().all(|entry| number(entry.who).is_none()) {

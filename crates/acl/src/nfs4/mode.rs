@@ -112,7 +112,7 @@ pub fn set(mode: Mode, is_dir: bool, acl: &Nfs4Acl, kill_sgid: bool) -> (Mode, O
 
 /// Applies a chmod to a file with this ACL, owner and owning group. Returns the mode and the ACL to store.
 /// Afterwards the file shows the requested mode ([`project`](super::project)), whatever the policy. Like
-/// `zfs_acl_chmod_setattr`, except that bits which were already shown are kept.
+/// `zfs_acl_chmod_setattr`, except for bits that were already shown, as the next paragraph explains.
 ///
 /// The caller has seen the mode that is shown. If a bit was shown and is requested, each class keeps exactly
 /// the permissions of that bit that it had. So `chmod u+x`, which also sends the bits of group and others,
@@ -166,7 +166,7 @@ pub fn chmod(
     Ok((with(&new), new.unless_trivial(is_dir)))
 }
 
-/// The entries that stay. No effective entry allows more than `trim`.
+/// The entries that stay after a chmod. No effective entry allows more than `trim`.
 ///
 /// Entries for owner, group and everyone are removed. If one of them denied a permission that a later entry
 /// allows to a named principal, its removal must not make the later entry effective:

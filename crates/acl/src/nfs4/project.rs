@@ -9,21 +9,22 @@
 //! Which entries apply depends on the caller's user, which a POSIX ACL distinguishes (owner, named user,
 //! anyone else), and on its groups. For groups the two families differ: in an NFSv4 ACL the *first* of
 //! several groups decides, in a POSIX ACL *any* of them can grant. So the projection of a permission is exact
-//! in these cases:
+//! for these callers:
 //!
-//! - For the owner and for a named user: find the entry that decides if the caller is in no group. If all
-//!   group entries in front of it say the same, groups make no difference. A user for which the result is
-//!   always the same as for everyone need not be named.
-//! - For anyone else, if everyone is denied at the end: if no group is allowed after another group was
+//! - The owner or a named user, if its groups make no difference: consider the entry that decides if the
+//!   caller is in no group; every group entry in front of it must decide the same way. A user for which the
+//!   result is always the same as for everyone need not be named.
+//! - Anyone else, if the list denies everyone at its end, and no group is allowed after another group was
 //!   denied.
-//! - For anyone else, if everyone is allowed at the end: if each allowed group comes before all denied
-//!   groups, or after all of them, and if the owning group is denied or is allowed before all denied groups.
-//!   A group that is allowed after the denied ones is not named. The owning group always has an entry in a
-//!   POSIX ACL; if that entry allowed search only because everyone is allowed, it would let members pass a
-//!   denial of another group.
+//! - Anyone else, if the list allows everyone at its end, each allowed group comes before all denied groups
+//!   or after all of them, and the owning group is denied, or is allowed before all denied groups. A group
+//!   that is allowed after the denied ones is not named. The owning group always has an entry in a POSIX ACL;
+//!   if that entry allowed search only because everyone is allowed, a member of the owning group would be
+//!   allowed although another of its groups is denied.
 //!
 //! Identities of domains count as groups that the POSIX ACL cannot name. If there is no exact projection,
-//! this one grants more and says so. `tests/projection.rs` compares it with a search of all POSIX ACLs.
+//! [`project`] returns one that grants more and says so ([`Projection::search_is_exact`]).
+//! `tests/projection.rs` checks this by trying all POSIX ACLs of a small world of users and groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -128,7 +129,8 @@ impl List {
         self.everyone.unwrap_or(EntryEffect::NOTHING)
     }
 
-    /// The entry that ends the list for a user whose own first entry is `own`, whatever the user's groups.
+    /// The entry that ends the list for a user whose own first entry is `own`: it decides unless a group
+    /// entry in front of it does.
     fn end_for(&self, own: Option<EntryEffect>) -> EntryEffect {
         own.filter(|own| own.at < self.end().at).unwrap_or(self.end())
     }
@@ -159,13 +161,13 @@ impl List {
         end.allow || self.any_before(end.at, true)
     }
 
-    /// Whether the result is the same whatever the user's groups are.
+    /// Whether the result is the same for all sets of groups of the user.
     fn is_constant(&self, own: Option<EntryEffect>) -> bool {
         let end = self.end_for(own);
         !self.any_before(end.at, !end.allow)
     }
 
-    /// Whether the user's own entry makes no difference, whatever the user's groups are.
+    /// Whether the user's own entry makes no difference, for all sets of groups of the user.
     fn is_as_for_all(&self, own: Option<EntryEffect>) -> bool {
         let end = self.end_for(own);
         end.at == self.end().at || end.allow == self.end().allow && !self.any_behind(end.at, !end.allow)
@@ -182,7 +184,8 @@ struct Projector {
     lists: [List; BITS.len()],
     owner: Mentions,
     users: BTreeMap<u32, Mentions>,
-    /// Every group that entries name, with what a caller in only this group is granted of [`BITS`].
+    /// Every group that entries name, with the permissions of [`BITS`] that a caller in only this group is
+    /// granted.
     groups: BTreeMap<Group, Mask>,
 }
 
@@ -256,8 +259,8 @@ impl Projector {
         [false, true].into_iter().find_map(|few| self.named(few)).unwrap_or_else(|| self.unnamed())
     }
 
-    /// Selects the groups to name, and whether search is then exact for callers that no entry names as a
-    /// user. With `few`, only groups needed for search are named. The module header gives the reasons.
+    /// Selects the groups to name, and finds out whether search is then exact for callers that no entry names
+    /// as a user. With `few`, only groups needed for search are named. The module header gives the reasons.
     fn plan(&self, few: bool) -> Plan {
         let list = &self.lists[X];
         let gid = |group: &Group| match group {

@@ -1,10 +1,10 @@
 //! POSIX ACLs that programs set on a volume with NFSv4 ACLs.
 //!
 //! Programs copy permissions as POSIX ACLs (`cp -p`, `rsync -A`, `tar --acls`). For a file with an NFSv4 ACL,
-//! they read its projection. A copy must not get the permissions of the projection, which may be more than
-//! those of the ACL. Therefore the projection that programs read also refers to its file ([`refer`]): it has
-//! entries for groups, without permissions, whose gids encode the file. No system uses these gids. When a
-//! program sets such an ACL, the copy gets the NFSv4 ACL of that file.
+//! they read its projection. A copy must not get the permissions of the projection, which may grant more than
+//! the ACL. Therefore the projection that programs read also refers to its file ([`refer`]): it has entries
+//! for groups, without permissions, whose gids encode the file. No system uses these gids. When a program
+//! sets such an ACL, the copy gets the NFSv4 ACL of that file.
 //!
 //! An ACL without a reference comes from elsewhere and is converted by its own entries ([`from_posix`]).
 //!
@@ -14,9 +14,9 @@
 //! | `0x9000_0000` + 28 bits | the high bits, if there are any |
 //! | `0xa000_0000` and `0xb000_0000`, + 28 bits | a hash of volume, inode, NFSv4 ACL and the other entries |
 //!
-//! Two simpler designs do not work. A request does not tell whether the kernel or a program reads the ACL,
-//! so the two cannot get different ones. If setting such an ACL failed, `rsync` and `tar` would set the
-//! mode instead and lose the entries that deny.
+//! Two simpler designs do not work. A request does not show whether the kernel or a program reads the ACL, so
+//! the two cannot get different ACLs. If setting such an ACL failed, `rsync` and `tar` would set the mode
+//! instead and lose the entries that deny.
 //!
 //! A reference contains the inode and a hash, not the id of the NFSv4 ACL. So the daemon can check that
 //! the caller may read the ACL of that inode, and that the inode still has it.
@@ -59,7 +59,8 @@ pub enum Posix {
 }
 
 impl Reference {
-    /// Whether the reference is to a file of this volume with this NFSv4 ACL, and no entry has changed since.
+    /// Whether the reference is to a file of this volume with this NFSv4 ACL, and no entry of the POSIX ACL
+    /// has changed since it was read.
     pub fn is_of(&self, volume: &str, access_acl: AclId) -> bool {
         hash(volume, self.ino, access_acl, &self.posix, self.is_dir) == self.hash
     }

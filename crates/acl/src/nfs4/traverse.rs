@@ -2,12 +2,12 @@
 //! "Bypass traverse checking".
 //!
 //! It has the effect of entries at the front of each directory's ACL that allow these users and groups to
-//! search, and nothing else. Decisions add that permission, and the kernel sees the projection of the ACL
-//! with these entries.
+//! search, and nothing else. Decisions add the search permission, and the kernel sees the projection of the
+//! ACL with these entries.
 //!
-//! The privilege is an entry of the ACL that the kernel sees, so the kernel applies it by itself, even when
-//! it walks along cached names. Otherwise, the kernel could not be allowed to cache the attributes of
-//! directories.
+//! The ACL that the kernel sees has entries for these users and groups, so the kernel itself applies the
+//! privilege, even when it resolves a path from its caches. Otherwise, the kernel could not be allowed to
+//! cache the attributes of directories.
 
 use types::{Cred, Mode};
 

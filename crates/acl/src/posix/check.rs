@@ -53,7 +53,7 @@ pub fn check(granted: Decision, caps: Caps, want: Perm, mode: Mode, is_dir: bool
     Err(Denial::Acl)
 }
 
-/// [`check`] for a caller and a file with all attributes known.
+/// [`check`] with the decision of [`decide`].
 ///
 /// # Errors
 /// [`Denial::Acl`].
@@ -74,8 +74,8 @@ pub fn decide(cred: &Cred, file: &FileAttrs<'_>) -> Decision {
 /// The class of the mode that decides for a caller; `None` if the ACL decides.
 ///
 /// The mode decides for the owner, whatever the ACL says. If the group bits of the mode are all clear, Linux
-/// ignores the ACL, because these bits are its mask, so it would grant nothing to a named principal. But then
-/// the bits of others decide for named principals, and may grant what the ACL would not.
+/// ignores the ACL: these bits are the mask of the ACL, which would therefore grant nothing to a named
+/// principal. But then the bits of others decide for named principals, and may grant what the ACL would not.
 pub(crate) fn class(
     is_owner: bool,
     in_owning_group: impl FnOnce() -> bool,

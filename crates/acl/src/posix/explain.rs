@@ -1,4 +1,4 @@
-//! The reason of a decision: which part of the mode or which entry of the ACL decided.
+//! The reason for a decision: which part of the mode or which entry of the ACL decided.
 
 use types::Cred;
 

@@ -17,9 +17,9 @@ pub struct Inherited {
 ///
 /// Without a default ACL, the umask limits the mode. With a default ACL, even a minimal one, the umask is
 /// ignored. The file's access ACL is the default ACL in which the mode limits the entries of the owner, of
-/// others, and of the mask (of the owning group if there is no mask). The file's mode is what both allow.
-/// Directories also inherit the default ACL unchanged. Symbolic links get no ACL and ignore the umask. SUID,
-/// SGID and sticky bits of `mode` stay.
+/// others, and of the mask (of the owning group if there is no mask). The file's mode has the bits that both
+/// `mode` and the default ACL allow. Directories also inherit the default ACL unchanged. Symbolic links get
+/// no ACL and ignore the umask. SUID, SGID and sticky bits of `mode` stay.
 pub fn inherit(default: Option<&PosixAcl>, mode: Mode, umask: u32, file_type: FileType) -> Inherited {
     if file_type == FileType::Symlink {
         return Inherited { mode, access: None, default: None };
