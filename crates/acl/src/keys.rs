@@ -6,9 +6,9 @@ use types::Cred;
 
 use crate::identity::Id;
 
-/// A principal as one number, so that users, groups and identities of domains fit in one sorted list: the
-/// domain's index in the high half, the number within it in the low half, and the highest bit set for groups
-/// of the system. A SID has the same key as a user and as a group.
+/// A principal as one number, so that users, groups and SIDs fit in one sorted list: the domain's index in
+/// the high half, the number within it in the low half, and the highest bit set for groups of the system. A
+/// SID has the same key as a user and as a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key(u64);
 

@@ -92,7 +92,7 @@ fn setting_and_removing_an_acl_agree() {
         let caps = rng.pick(&[Caps::NONE, Caps::FSETID]);
         let caller = Cred::new(before.uid, rng.below(10), &[rng.below(10), rng.below(10)], caps);
         let new = if rng.one_in(5) { None } else { Some(posix_acl(10, &mut rng)) };
-        // Root opens it, because the owner may not have permission to do so.
+        // Root opens the file, because its owner may not have permission to do so.
         let fd = open(&dir, &before.name);
         run_as(&caller, || match &new {
             Some(acl) => fs::fsetxattr(&fd, ACCESS, &shuffled(acl), XattrFlags::empty()),

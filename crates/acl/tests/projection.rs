@@ -20,7 +20,7 @@ const GROUPS: [u32; 4] = [0, 1, 2, 1301];
 const OWNER: u32 = 0;
 const OWNING_GROUP: u32 = 0;
 
-/// All callers: each user in each set of groups, with and without each identity of a domain.
+/// All callers: each user in each set of groups, with and without each SID.
 fn callers(sids: &[Id]) -> Vec<(Cred, Vec<Id>)> {
     let mut callers = Vec::new();
     for uid in USERS {
@@ -70,7 +70,7 @@ fn small_acl(rng: &mut Rng) -> Nfs4Acl {
         }));
         with_search.append(&mut long);
     }
-    // Most ACLs have no identities of domains, which POSIX ACLs cannot name.
+    // Most ACLs have no SIDs, which POSIX ACLs cannot name.
     let keeps_sids = rng.one_in(4);
     let kept = with_search.iter().filter(|entry| match entry.who {
         nfs4::Who::User(id) | nfs4::Who::NamedGroup(id) => keeps_sids || id.to_system().is_some(),

@@ -14,8 +14,9 @@ use acl::posix::{self, Perm};
 use libfuzzer_sys::fuzz_target;
 use types::{Caps, Cred, Mode};
 
-// One byte each: the caller's uid and primary gid, the file's uid and gid, whether it is a directory, and the
-// number of bytes with other groups that follow. Then five bytes for each entry.
+// One byte each: the caller's uid and primary gid, the file's uid and gid, whether the file is a directory,
+// and the number of supplementary groups. Then one byte for each of these groups, and five bytes for each
+// entry.
 fuzz_target!(|input: &[u8]| {
     let Some(([caller_uid, caller_gid, uid, gid, is_dir, count], rest)) = input.split_first_chunk() else {
         return;

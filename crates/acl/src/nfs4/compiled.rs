@@ -26,7 +26,7 @@ pub struct Compiled {
     /// The decisions for callers that no entry names: neither owner nor in the owning group, only in the
     /// group, only owner, both.
     unnamed: [Decision; 4],
-    /// For each permission, the first rule that denies it to a group or to an identity of a domain.
+    /// For each permission, the first rule that denies it to a group or to a SID.
     denied_to_some: Box<[Rule]>,
     /// The results of [`Compiled::certain`] for callers that no entry names, in the order of `unnamed`.
     certain: [Decision; 4],

@@ -75,7 +75,7 @@ impl Entry {
 }
 
 impl Who {
-    /// The principal of this name; `id_of` finds the id of one that is not special.
+    /// The principal of this name. `id_of` returns the id of a name that is not special.
     pub(super) fn of(name: &str, is_group: bool, id_of: impl FnOnce(&str) -> Option<Id>) -> Option<Self> {
         match name {
             "OWNER@" => Some(Who::Owner),

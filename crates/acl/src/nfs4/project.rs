@@ -22,9 +22,9 @@
 //!   if that entry allowed search only because everyone is allowed, a member of the owning group would be
 //!   allowed although another of its groups is denied.
 //!
-//! Identities of domains count as groups that the POSIX ACL cannot name. If there is no exact projection,
-//! [`project`] returns one that grants more and says so ([`Projection::search_is_exact`]).
-//! `tests/projection.rs` checks this by trying all POSIX ACLs of a small world of users and groups.
+//! A SID counts as a group that the POSIX ACL cannot name. If there is no exact projection, [`project`]
+//! returns one that grants more and says so ([`Projection::search_is_exact`]). `tests/projection.rs` checks
+//! this by trying all POSIX ACLs of a small world of users and groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -94,7 +94,7 @@ const X: usize = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     Gid(u32),
-    /// An identity of a domain, which a POSIX ACL cannot name.
+    /// A SID, which a POSIX ACL cannot name.
     Foreign(Id),
 }
 

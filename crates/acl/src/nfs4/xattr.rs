@@ -32,8 +32,8 @@ pub trait Principals {
     fn name_of(&self, id: Id, is_group: bool) -> Option<String>;
 }
 
-/// Identities of domains as SIDs. Users and groups have no names here, so they are decimal numbers, which
-/// nfs4-acl-tools and Samba can be configured to use.
+/// The name of an identity of a domain is its SID. Users and groups have no names here, so they are shown as
+/// decimal numbers, which nfs4-acl-tools and Samba can be configured to use.
 impl Principals for DomainTable {
     fn id_of(&self, name: &str, _is_group: bool) -> Option<Id> {
         DomainTable::id_of(self, &name.parse().ok()?)
@@ -48,7 +48,7 @@ impl Nfs4Acl {
     /// Parses the value of `system.nfs4_acl` ([`Scope::Entries`]) or `system.nfs4_dacl` ([`Scope::Access`]).
     ///
     /// The flag `ACE4_IDENTIFIER_GROUP` distinguishes groups from users. It is ignored on the three special
-    /// principals, for which servers and clients differ. The content of the padding is ignored.
+    /// principals, because not all servers and clients set it there. The content of the padding is ignored.
     ///
     /// # Errors
     /// In this order: [`AclError::TooLong`] for more than 64 KiB, [`AclError::Size`] or [`AclError::Flags`]

@@ -30,8 +30,8 @@ pub(super) struct Named {
 
 impl PosixAcl {
     /// The number of entries that fits in one page of 4096 bytes, because `fuse_get_acl` and `fuse_set_acl`
-    /// use a buffer of one page. It also holds on machines with larger pages, because other clients could not
-    /// read their longer ACLs.
+    /// use a buffer of one page. The limit is the same on machines with larger pages, because clients with
+    /// smaller pages could not read longer ACLs.
     pub const MAX_ENTRIES: usize = MAX_ENTRIES;
 
     /// Validates and sorts entries given in any order. Equivalent to `posix_acl_valid`, with one stricter
@@ -106,7 +106,7 @@ impl PosixAcl {
         size_of_val(&*self.users) + size_of_val(&*self.groups)
     }
 
-    /// The content hash that the ACL is stored under: never [`AclId::NONE`].
+    /// The content hash under which the ACL is stored. It is never [`AclId::NONE`].
     pub fn id(&self) -> AclId {
         crate::content_id(b"limenfs posix acl 1\0", &self.to_storage())
     }
