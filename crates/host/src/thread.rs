@@ -28,8 +28,8 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Joi
     Builder::new().name(name.into()).spawn(work)
 }
 
-/// Starts a thread if the calling one belongs to a simulated machine; otherwise returns the work. For crates
-/// that have a pool of threads.
+/// Starts a thread if the calling one belongs to a simulated machine; otherwise returns the work. Crates that
+/// have a pool of threads call this before they use the pool.
 ///
 /// # Errors
 /// Returns the work if the thread was not started.

@@ -94,9 +94,9 @@ pub trait Engine: Send + Sync + fmt::Debug {
     fn wipe(&self) -> Result<(), EngineError>;
 
     /// If there are no records, removes everything else that the engine stores, such as tables. If there are
-    /// records, another volume was formatted there since [`Engine::wipe`], and nothing is removed. The handle
-    /// must not be used after this call; to create another volume there, the database must be opened again
-    /// with `create`.
+    /// records, another volume was formatted in the database since [`Engine::wipe`], and nothing is removed.
+    /// The handle must not be used after this call. To create another volume, the database must be opened
+    /// again with `create`.
     ///
     /// # Errors
     /// Something may be left; calling again is safe.

@@ -64,8 +64,8 @@ impl Engine for Announced {
                 .any(|record| matches!(record, Record::Settings(settings) if !self.is_announced(settings))),
         };
         match outcomes.iter().any(is_lost) {
-            // If some transactions were committed, the error is indeterminate. This is rare, because tools
-            // commit one transaction at a time.
+            // If the guard failed for only some transactions, others may have been committed, so the error is
+            // indeterminate. This is rare, because tools commit one transaction at a time.
             true if outcomes.iter().all(is_lost) => Err(self.lost()),
             true => Err(EngineError::indeterminate(self.lost().message)),
             false => Ok(outcomes),
