@@ -12,8 +12,9 @@
 //! | total, cold and warm | the sum of both |
 //!
 //! Three rows show the same decision in three forms: entries for gids; entries for SIDs that rules map to
-//! these gids; and entries for SIDs that the credential has, without rules. After the tables, it prints what
-//! is done once: for each volume, parsing the table and the rules; for each ACL, mapping its SIDs.
+//! these gids; and entries for SIDs that the credential has, without rules. After the tables, the benchmark
+//! prints the cost of the work that is done once: for each volume, parsing the table and the rules; for each
+//! ACL, mapping its SIDs.
 
 use std::convert::Infallible;
 use std::hint::black_box;

@@ -191,8 +191,8 @@ impl SidRules {
         Ok(Self::from_sorted(rules))
     }
 
-    /// These rules without all rules of a domain, or, if `first_rid` is given, only without the rule of the
-    /// domain that begins at it. None if there is no such rule.
+    /// These rules without the rules of a domain; if `first_rid` is given, without only the rule of the
+    /// domain that begins at this RID. None if there is no such rule.
     pub fn without(&self, domain: DomainIndex, first_rid: Option<u32>) -> Option<Self> {
         let is_meant = |rule: &SidRule| {
             rule.domain == domain && first_rid.is_none_or(|first_rid| rule.first_rid == first_rid)

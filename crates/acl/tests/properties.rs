@@ -135,8 +135,8 @@ proptest! {
         is_dir in any::<bool>(),
         cred in cred(),
     ) {
-        // The mode is not derived from the ACL: the rules hold even if a crash or a bug made them
-        // inconsistent.
+        // The mode is not derived from the ACL, because the rules must hold even if a crash or a bug has made
+        // mode and ACL inconsistent.
         let inode = FileAttrs { uid: owner, gid: group, mode: Mode::new(mode), is_dir, acl: acl.as_ref() };
         for want in (0..8).map(Perm::new) {
             prop_assert_eq!(decide(&cred, &inode).allows(want), naive_posix(&cred, want, &inode), "{}", want);

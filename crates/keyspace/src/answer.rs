@@ -25,7 +25,7 @@ pub type Answer<T> = (Result<T, ReadStop>, BTreeSet<KeyQuery>);
 type Listed = (Vec<u8>, Name, StoredDirent, [Option<StoredValue>; 3]);
 
 /// Answers record keys, in order. If the answer is [`ReadStop::Missing`], the queries include everything that
-/// is known so far to be needed; after it is read, more may be needed.
+/// is known so far to be needed; after the queries are answered, more may be needed.
 pub fn answer(keys: &Keyspace, record_keys: &[RecordKey], source: &dyn Source) -> Answer<Vec<Record>> {
     let mut reader = Reader { keys, lookup: Lookup::new(source) };
     let mut answers = Ok(Vec::with_capacity(record_keys.len() * 2));

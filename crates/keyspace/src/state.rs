@@ -278,8 +278,8 @@ impl<'a> State<'a> {
     }
 
     /// The whole inode in its current state. A value that is only returned has no precondition if the store
-    /// returns it with the commit. On other stores, which read before they commit, it has one, because it
-    /// must not change in between.
+    /// returns it with the commit. On other stores, which read before they commit, the value has a
+    /// precondition, because it must not change between the read and the commit.
     pub(crate) fn image(&mut self, ino: Ino) -> Result<Option<Inode>, ReadStop> {
         let Some(state) = self.inode_states.get(&ino).cloned() else { return Ok(None) };
         let Some(mut inode) = state.stored.map(|stored| stored.inode) else { return Ok(None) };

@@ -90,8 +90,9 @@ impl Inode {
         acl::cache::FileAttrs { uid, gid, mode, is_dir, acl, sid_rules }
     }
 
-    /// The session that holds this directory: only this session changes anything below it, and its changes
-    /// there may not be committed yet. `None` for other files, and for a directory that no session holds.
+    /// The session that holds this directory: only this session changes anything below the directory, and the
+    /// changes there may not be committed yet. `None` for other files, and for a directory that no session
+    /// holds.
     pub fn holder(&self) -> Option<SessionId> {
         let is_held = self.kind.is_dir() && self.size >= HELD;
         is_held.then(|| SessionId(self.size - HELD))

@@ -122,9 +122,9 @@ pub enum Guard {
     /// commits with it must not deadlock: an engine that uses locks takes the locks of quotas in the order of
     /// their keys.
     Quota { key: QuotaKey, outer: Option<QuotaId>, inodes: u64, blocks: u64 },
-    /// The session exists and, if `heartbeat` is given, that is its latest heartbeat. The guard is serialized
-    /// with the removal of the session: a commit that removes the session comes entirely before or entirely
-    /// after this transaction.
+    /// The session exists and, if `heartbeat` is given, its latest heartbeat is exactly this. The guard is
+    /// serialized with the removal of the session: a commit that removes the session comes entirely before or
+    /// entirely after this transaction.
     Session { session: SessionId, heartbeat: Option<Time> },
     /// The term of the session is open. The guard is serialized with the end of the term: a commit that ends
     /// the term or removes the session comes entirely before or entirely after this transaction. If the guard
@@ -201,8 +201,8 @@ pub enum Effect {
     Extend { ino: Ino, size: u64 },
     /// Appends a row to the chunk; it becomes the newest one.
     AppendSlice { ino: Ino, chunk: ChunkIndex, slice: Slice },
-    /// Removes the rows of the chunks in `from..to`. Slices in the object store that no other row refers to
-    /// become garbage.
+    /// Removes the rows of the chunks in `from..to`. Their slices in the object store become garbage, except
+    /// those that other rows refer to.
     DropSlices { ino: Ino, from: ChunkIndex, to: ChunkIndex },
     /// Replaces the `count` oldest rows of the chunk by `rows`, which are at most `count` rows. The new rows
     /// come before all newer rows. The slices of the removed rows are released as by [`Effect::DropSlices`].

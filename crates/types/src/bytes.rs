@@ -1,4 +1,5 @@
-//! Serializes byte strings as such, because serde would serialize them as sequences of numbers.
+//! Serializes `Arc<[u8]>` as a byte string. Without this module, serde would serialize it as a sequence of
+//! numbers.
 
 use std::fmt;
 use std::sync::Arc;

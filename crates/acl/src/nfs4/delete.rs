@@ -23,9 +23,9 @@ pub struct Removal {
 /// 1. If the file's ACL grants or denies `DELETE`, it decides. If it grants `DELETE`, the sticky bit of the
 ///    directory does not apply.
 /// 2. Otherwise the directory's ACL decides by `DELETE_CHILD` and `WRITE_DATA`. If either is denied, the
-///    removal is denied. If either is granted, it is permitted, but in a sticky directory only to the owner
-///    of the file or of the directory. So write permission on a directory includes removal, as in POSIX,
-///    unless `DELETE_CHILD` is denied.
+///    removal is denied. If either is granted, the removal is permitted, but in a sticky directory only to
+///    the owner of the file or of the directory. So write permission on a directory includes removal, as in
+///    POSIX, unless `DELETE_CHILD` is denied.
 ///
 /// `CAP_DAC_OVERRIDE` overrides the ACLs and `CAP_FOWNER` the sticky bit, as in `may_delete`.
 ///

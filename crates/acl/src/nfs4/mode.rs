@@ -263,8 +263,8 @@ pub(super) fn around(
 }
 
 /// The permissions that entries may allow under a mode with these group bits ([`AclMode::GroupMask`]).
-/// Permissions that no mode expresses, such as to change attributes, to delete and to change the ACL, are
-/// tied to `w`.
+/// Permissions that no mode expresses, such as to change attributes, to delete and to change the ACL, require
+/// `w`.
 pub(super) fn group_mask(mode: Mode, is_dir: bool) -> Mask {
     let group = of_bits(mode.rwx() >> 3, is_dir);
     if mode.has(0o020) { !of_bits(7, is_dir) | group } else { group | OF_EVERYONE }
