@@ -2,8 +2,8 @@
 //! a lock is one whose process has ended.
 //!
 //! Databases that were loaded from one dump have the same UUID, and may assign the same session number. A
-//! restored database may assign a number again. So a journal with the name of a new one may belong to another
-//! database, and a new journal never replaces it.
+//! restored database may assign a number again. So an existing journal with the name of a new one may belong
+//! to another database. A new journal never replaces an existing one.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
@@ -21,8 +21,8 @@ use crate::{Abandoned, Journals, Storage};
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// The database whose journals these are, if there is only one. The directory may also belong to the owner of this file.
-    /// It is removed with the last journal.
+    /// The database file, if the directory holds the journals of one database only. Then the directory may
+    /// also belong to the owner of that file, and it is removed with its last journal.
     database: Option<PathBuf>,
 }
 
@@ -45,7 +45,8 @@ impl Directory {
         Directory { path, database: None }
     }
 
-    /// The journals of a database in a file: a directory beside this file, whose name ends in `.journals`.
+    /// The journals of a database that is a file. Their directory is beside the file, and has its name with
+    /// `.journals` appended.
     pub fn of_database(database: &Path) -> Directory {
         let mut path = database.as_os_str().to_owned();
         path.push(".journals");
@@ -132,9 +133,10 @@ fn draft(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// Creates a file with these bytes. It replaces only `own`, a journal that this process has locked. The file is
-/// locked before it gets its name, so no other process takes it for an abandoned journal. Only the process
-/// that has locked the draft renames it, so no file appears at `path` between the check and the rename.
+/// Creates the file `path` with these bytes. An existing file is replaced only if it is `own`, a journal that
+/// this process has locked. The new file is locked before it gets its name, so no other process takes it for
+/// an abandoned journal. Only the process that has locked the draft renames it, so no file appears at `path`
+/// between the check and the rename.
 fn create_locked(path: &Path, bytes: &[u8], own: Option<&File>) -> io::Result<File> {
     let draft = draft(path);
     let mut options = OpenOptions::new();

@@ -8,8 +8,8 @@
 //! little-endian order, then the entry, in the format of `postcard`. The entries tell how the queue of a
 //! mount has changed. A transaction whose entry is cut off was never answered.
 //!
-//! An ACL may have some kilobytes, and many new files inherit the same one. So a journal has each ACL's text
-//! only once.
+//! The text of an ACL may have several kilobytes, and many new files inherit the same ACL. So a journal has
+//! each text only once.
 //!
 //! Before transactions are sent, the journal says how they are merged. If the process ends before they are
 //! known to be committed, they are sent again exactly as they were, so that the database recognizes them by
@@ -39,7 +39,7 @@ const RESTART_BYTES: u64 = 1 << 20;
 const REWRITE_BYTES: u64 = 32 << 20;
 const FRAME_BYTES: usize = 8;
 /// This much room stays reserved for notes about transactions that are in the journal already. A note about a
-/// group takes at most some hundred bytes, and at most a thousand transactions wait.
+/// group takes at most a few hundred bytes, and at most a thousand transactions are queued.
 const RESERVED_BYTES: u64 = 64 << 10;
 
 /// The first entry of a journal: the mount and the volume that it belongs to.
@@ -147,7 +147,7 @@ pub struct Journal {
     has_lost: bool,
     /// The journal was removed, because it could not be cut back to its header.
     is_gone: bool,
-    /// The last transaction could not be added. This is logged once.
+    /// The last transaction could not be added. Only the first of several such failures in a row is logged.
     is_refusing: bool,
     /// The ACLs whose texts are in the journal.
     texts: HashSet<AclId>,
@@ -172,7 +172,7 @@ pub struct Unfinished {
 /// Why a journal cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// Nothing was answered yet when its process ended.
+    /// The process ended before it had answered anything.
     Empty,
     /// The header is damaged. A process that is killed does not leave such a header.
     Damaged,

@@ -193,8 +193,8 @@ fn nothing_is_added_behind_a_gap_until_the_queue_is_empty() {
     assert_eq!(queue(&read(&bytes(&memory)).unwrap()), [txn(5)]);
 }
 
-/// On a full disk no transaction is added, but the transactions in the journal remain, and so do notes about
-/// them.
+/// On a full disk no transaction is added, but the journal keeps its transactions, and notes about them can
+/// still be written.
 #[test]
 fn answered_changes_stay_in_the_journal_on_a_full_disk() {
     let (memory, mut journal) = begin();
@@ -224,7 +224,7 @@ fn a_journal_that_cannot_be_kept_up_to_date_is_emptied() {
     assert!(journal.is_whole() && journal.queued(&txn(3), false));
 }
 
-/// The file system has room for notes after it has refused another transaction.
+/// Notes can still be written after the disk had no room for another transaction.
 #[test]
 fn a_file_reserves_room_for_notes() {
     let place = tempfile::tempdir().unwrap();
@@ -267,7 +267,7 @@ fn a_journal_does_not_grow_for_ever() {
     assert_eq!((queue(&found), &found.sent[..]), (vec![one], &[1][..]));
 }
 
-/// Many new files inherit the same ACL, which may have some kilobytes.
+/// Many new files inherit the same ACL, whose text may have several kilobytes.
 #[test]
 fn a_journal_has_the_text_of_an_acl_once() {
     let (memory, mut journal) = begin();

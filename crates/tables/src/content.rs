@@ -1,4 +1,4 @@
-//! Answers record keys from the rows of a reply.
+//! Builds, from the rows of a reply, the records that answer record keys.
 
 use std::sync::Arc;
 

@@ -29,7 +29,7 @@
 //! | `page` | answers scans from the rows of a reply |
 //! | `table`, `scan`, `source` | the tables and their columns; scans as statements; the columns of selects |
 //! | `line` | the rows of a record key, and the rows that an effect puts and removes |
-//! | `part` | the inodes, names and sessions of guards and effects; the locks of transactions; changed inodes |
+//! | `part` | inodes, names and sessions of guards and effects; locks of transactions; changed inodes |
 //! | `text`, `literal` | helpers for the texts of statements |
 //! | `stage` | stages: effects that statements may apply together; the combined change of an inode's row |
 

@@ -117,9 +117,9 @@ pub fn removed(effect: &Effect) -> Option<Line<'_>> {
     })
 }
 
-/// The rows that an effect puts, except rows of inodes and of quotas. (A row of a quota is not simply
-/// replaced, because the quota keeps its counters.) Each row replaces the row with the same key. The caller
-/// must not put rows that belong to an inode that does not exist.
+/// The rows that an effect puts, except rows of inodes and of quotas. (A row of a quota is not replaced as a
+/// whole, because the quota keeps its counters.) Each row replaces the row with the same key. The caller must
+/// not put rows that belong to an inode that does not exist.
 pub fn put(effect: &Effect) -> Vec<Line<'_>> {
     vec![match effect {
         Effect::PutDirent { parent, name, ino, kind } => {

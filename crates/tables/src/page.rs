@@ -1,4 +1,4 @@
-//! Answers scans from the rows of a reply.
+//! Builds, from the rows of a reply, the page that answers a scan.
 
 use std::collections::HashSet;
 

@@ -46,27 +46,28 @@ pub fn holder(effect: &Effect) -> Option<Ino> {
 /// sessions.
 #[derive(Debug, Default)]
 pub struct LockSet {
-    /// Sessions that they read or change, and whether the lock is exclusive. It is exclusive if the session
-    /// is removed, or if its heartbeat is checked: no renewal may happen between the check and the effects.
-    /// Otherwise it is shared, because every commit of a mount checks the mount's session. An engine must
-    /// itself ensure that the end of a term excludes commits in the term.
+    /// Sessions that the transactions read or change, and whether the lock on each is exclusive. It is
+    /// exclusive if the session is removed, or if its heartbeat is checked: no renewal may happen between the
+    /// check and the effects. Otherwise it is shared, because every commit of a mount checks the mount's
+    /// session. An engine must itself ensure that the end of a term excludes commits in the term.
     pub sessions: BTreeMap<SessionId, bool>,
-    /// Inodes that they read or change, even if they read or change only the inode's data or dirents.
+    /// Inodes of which the transactions read or change anything: the record, the data or the dirents.
     pub inos: BTreeSet<Ino>,
-    /// Inodes that they create: no other client knows these yet.
+    /// Inodes that the transactions create. No other client knows these inodes yet.
     pub made: BTreeSet<Ino>,
-    /// Quotas that they read or change, in the order in which they are locked.
+    /// Quotas that the transactions read or change, in the order in which the quotas are locked.
     pub quotas: BTreeSet<QuotaKey>,
     /// Those of `quotas` that may not exist; a charge creates a missing quota. For each of the others, a
     /// guard names the outer quota, so the client had read the quota when it planned the transaction. If the
     /// quota is missing now, it was removed, and it cannot appear after the locks are taken, because the id
     /// of a removed quota is never used again. So every quota that a guard finds is locked.
     pub uncertain_quotas: BTreeSet<QuotaKey>,
-    /// `None` if they neither change ACLs nor make inodes refer to ACLs. Otherwise, whether the lock on all
-    /// ACLs is exclusive: it is if an ACL is condemned or dropped, because no inode may begin to refer to
-    /// that ACL at the same time.
+    /// `None` if the transactions neither change ACLs nor make inodes refer to ACLs. Otherwise, whether the
+    /// lock on all ACLs is exclusive. It is exclusive if an ACL is condemned or dropped, because no inode may
+    /// begin to refer to that ACL at the same time.
     pub acls: Option<bool>,
-    /// Whether they read or change settings or counters, change the rule of a quota, or correct the usage.
+    /// Whether the transactions read or change settings or counters, change the rule of a quota, or correct
+    /// the usage.
     pub volume: bool,
 }
 
@@ -127,7 +128,8 @@ fn changed_session(effect: &Effect) -> Option<(SessionId, bool)> {
     Some((session, matches!(effect, Effect::DropSession { .. })))
 }
 
-/// Applies `txn` to these inodes; a dropped one becomes `None`. Returns the inodes that it changed.
+/// Applies `txn` to these inodes; a dropped inode becomes `None`. Returns the inodes that `txn` changed, as
+/// it left them.
 pub fn follow(inodes: &mut HashMap<Ino, Option<Inode>>, txn: &Txn) -> Vec<Inode> {
     for effect in &txn.effects {
         match effect {

@@ -1,4 +1,4 @@
-//! Scans as statements, in the SQL that all these databases accept.
+//! Scans as statements, in SQL that SQLite, PostgreSQL and MySQL accept.
 
 use std::borrow::Cow;
 
@@ -7,8 +7,8 @@ use meta::Scan;
 use crate::table::Table;
 
 /// A statement for the rows of a [`Scan`] up to its limit, and one more, which shows that more follow. In the
-/// texts, `r` is the alias of the table of the rows, names of tables are in backquotes with a `@` in front,
-/// and `?1` is the placeholder of the first of `args`.
+/// texts, `r` is the alias of the table of the rows, names of tables are in backquotes and begin with `@`,
+/// which stands for the table prefix, and `?1` is the placeholder of the first of `args`.
 #[derive(Debug)]
 pub struct Select<'s> {
     pub table: Table,

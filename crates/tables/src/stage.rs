@@ -179,7 +179,7 @@ struct Seen<'e> {
     rows: HashSet<Ino>,
     /// Records whose state depends only on the last effect on them ([`Part::is_replaced_whole`]).
     records: HashSet<Part<'e>>,
-    /// Whether an effect changes the number of references to a slice, or garbage.
+    /// Whether an effect changes the number of references to a slice, or changes garbage.
     sharing: bool,
     /// Each quota and ACL that changes, and whether its changes commute: a quota is only charged, an ACL only
     /// put.

@@ -96,7 +96,7 @@ impl Table {
         &[],
     );
 
-    /// The columns of its numbers, then those of its strings.
+    /// The columns of the numbers, then those of the strings.
     pub fn columns(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {
         self.numbers.iter().chain(self.strings).copied()
     }
