@@ -30,7 +30,8 @@ pub(crate) fn poll<T>(
 /// Commits the parts one after the other.
 ///
 /// # Errors
-/// The first error of `commit`. If it is not that of the first part, it is made indeterminate.
+/// The first error of `commit`. After the first part, the error is made indeterminate, because the parts
+/// before it are committed.
 pub fn in_parts<'t>(
     parts: impl IntoIterator<Item = &'t [Txn]>,
     mut commit: impl FnMut(&'t [Txn]) -> Result<Vec<Outcome>, EngineError>,
@@ -63,7 +64,7 @@ pub fn in_halves(
     }
 }
 
-/// Counts transactions, and tells when work is due that is done once per a certain number of them.
+/// Counts transactions, for work that is due once per a given number of transactions.
 #[derive(Debug, Default)]
 pub struct CommitCounter(AtomicU64);
 

@@ -1,4 +1,5 @@
-//! The numbers of a log whose transactions may become visible in another order than that of their numbers.
+//! Tracks which numbers of a log were delivered. The transactions of the log may become visible in an order
+//! other than that of their numbers.
 
 use std::collections::BTreeSet;
 

@@ -105,7 +105,8 @@ where
         Err(error) => return Err(error),
     };
     let checked = check_version(version()?.as_deref(), known, location, false);
-    // If another client has written or converted the layout, a failure here does not matter.
+    // If another client has written or converted the layout, the failure of `make` or `upgrade` does not
+    // matter.
     if checked.is_err() {
         done?;
     }

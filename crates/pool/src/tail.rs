@@ -13,9 +13,9 @@ use crate::request::{Intent, RequestError};
 pub trait Log: Debug + Send {
     type Error: RequestError;
 
-    /// Returns the changes that have become visible since the last call, in any order. It must prove that no
-    /// change in between was removed from the log. A clock proves nothing, because the machine may have been
-    /// suspended between two calls; stored data does.
+    /// Returns the changes that have become visible since the last call, in any order. An implementation must
+    /// prove that no change in between was removed from the log. A clock proves nothing, because the machine
+    /// may have been suspended between two calls; stored data does.
     ///
     /// # Errors
     /// Changes may be missing from here on.

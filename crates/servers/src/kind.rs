@@ -1,4 +1,4 @@
-//! The kinds of servers: how each is started, asked and counted.
+//! The kinds of servers: how each is started and queried, and how its requests are counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -206,16 +206,16 @@ impl Kind {
         format!("{address}table_prefix={database}_&{timeouts}")
     }
 
-    /// Bytes that the client sends over the connection of its stream of changes. Except on TiKV, where the
-    /// client has one connection to each server, it sends them over no other.
+    /// Bytes that the client sends over the connection of its stream of changes, and over no other
+    /// connection. (On TiKV, the client has only one connection to each server.)
     pub(crate) fn of_stream(self) -> &'static [u8] {
         match self {
             Kind::Redis => b"XREAD",
             Kind::Postgres => b"pg_snapshot_xmax",
             Kind::Mariadb => b"SELECT 0, epoch",
-            // The end of the range of the log's keys, and the filter against deletions: a watch request.
+            // A watch request: the end of the range of the log's keys, and the filter against deletions.
             Kind::Etcd => b"/m*\x01\x01",
-            // The first key of the heads, and the tag of the limit: a scan.
+            // A scan of the heads of all shards: the start of their keys, and the protobuf tag of the limit.
             Kind::Tikv => b"/b\x18",
         }
     }
@@ -236,14 +236,14 @@ impl Kind {
         !matches!(self, Kind::Etcd | Kind::Tikv)
     }
 
-    /// The requests that one change of a record costs at most; a read costs no more. On TiKV: a timestamp, a
-    /// read of keys and of two ranges at the same time, and a commit.
+    /// The maximum number of requests that one change of a record takes; a read takes no more. On TiKV: a
+    /// timestamp, a read of keys and of two ranges at the same time, and a commit.
     pub fn requests_a_change(self) -> u64 {
         if self == Kind::Tikv { 5 } else { 1 }
     }
 
-    /// Client requests that the server has executed, by its own count, without those of the stream of changes
-    /// and those that wait for the disk in the background.
+    /// The number of client requests that the server has executed, by its own count. Requests of the stream
+    /// of changes are left out, and so are those that wait for the disk in the background.
     pub(crate) fn requests(self, port: u16) -> u64 {
         match self {
             // Each request of the engine is one script.

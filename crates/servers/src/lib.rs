@@ -3,7 +3,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `kind` | the [`Kind`]s of servers: how each is started, asked and counted |
+//! | `kind` | the [`Kind`]s of servers: how each is started and queried, and how its requests are counted |
 //! | `server` | [`Server`]: a server that is started, killed, stopped and started again |
 //! | `store` | [`Store`]: an object store |
 //! | `proxy` | [`Proxy`]: counts and holds back traffic |

@@ -1,4 +1,4 @@
-//! A server: started, killed, stopped and started again.
+//! A database server that tests start, kill, stop and start again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,8 +31,9 @@ pub struct Server {
 }
 
 /// Runs a command in a directory once for each line that it reads, each time after the previous run has
-/// ended. At the end of its input, kills the command and removes the directory, in which children of the
-/// command may write for a moment. Signals that end the tests must not end the shell.
+/// ended. At the end of its input, kills the command and removes the directory. It tries that several times,
+/// because children of the command may still write there for a moment. Signals that end the tests must not
+/// end the shell.
 const SHELL: &str = r#"trap '' HUP INT TERM
 directory=$1; shift
 while read -r _; do wait; "$@" </dev/null & done
@@ -84,8 +85,8 @@ impl Server {
         self.kind.everything(self.port)
     }
 
-    /// Client requests that the server has executed, which are the round trips, without those of the stream
-    /// of changes and those that wait for the disk in the background.
+    /// The number of client requests that the server has executed: the round trips. Requests of the stream of
+    /// changes are left out, and so are those that wait for the disk in the background.
     pub fn requests(&self) -> u64 {
         self.kind.requests(self.port)
     }
