@@ -6,7 +6,7 @@
 //! An inode that several effects or several transactions of the batch change is read once and written once.
 //! In between it is cached in [`Batch::inodes`]. The changes of the usage are also accumulated.
 //! [`Batch::flush`] writes both. The new rows of a transaction are collected too, and are written before
-//! anything that may read them, at the latest at its end ([`Batch::write_additions`]).
+//! anything that may read them, at the latest at the end of the transaction ([`Batch::write_additions`]).
 //!
 //! If no other process writes ([`ExclusiveCache`]), the cached inodes are kept for the following batches,
 //! because most batches change the same directories. The last term that was found open is kept too, because
@@ -350,7 +350,7 @@ impl<'c, 't> Batch<'c, 't> {
                 }
             }
             Effect::AddUsage { inodes, blocks } => {
-                // Write the batch's additions first, because this effect clamps the usage at 0.
+                // Apply the earlier changes of the usage first, because this effect clamps the usage at 0.
                 self.flush()?;
                 if self.is_exclusive {
                     let Usage { inodes: all, blocks: full } = self.usage()?;
@@ -397,7 +397,7 @@ impl<'c, 't> Batch<'c, 't> {
         Ok(())
     }
 
-    /// Puts the rows of an effect.
+    /// Puts the rows of an effect at once, without collecting them.
     fn put_all(&mut self, effect: &Effect) -> Result<()> {
         for line in &tables::put(effect) {
             self.statements.get(sql::put(line.table))?.execute(parameters(line))?;

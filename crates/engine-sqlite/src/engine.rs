@@ -68,8 +68,8 @@ pub struct SqliteEngine {
 /// The exclusive lock, and the state that may be cached while it is held.
 #[derive(Debug)]
 struct Exclusive {
-    /// The lock that [`SqliteEngine::lock_exclusive`] or [`SqliteEngine::take_over_lock`] returned; it can be
-    /// upgraded until the lock is released.
+    /// The lock that [`SqliteEngine::lock_exclusive`] or [`SqliteEngine::take_over_lock`] returned. This
+    /// reference can be upgraded until the lock is released.
     lock: Weak<File>,
     cache: ExclusiveCache,
 }

@@ -18,9 +18,9 @@ pub enum LockError {
 
 /// The right to mount a volume. Dropping it, or the death of the process, releases it.
 ///
-/// It is a `flock(2)` on a separate file beside the database. The database itself cannot carry it: SQLite
-/// locks the database with POSIX record locks, and a process that closes any descriptor of a file loses all
-/// its record locks on that file.
+/// The lock is a `flock(2)` on a separate file beside the database. It cannot be on the database file,
+/// because SQLite locks that file with POSIX record locks, and a process that closes any descriptor of a file
+/// loses all its record locks on that file.
 #[derive(Debug)]
 pub struct MountLock {
     file: Arc<File>,

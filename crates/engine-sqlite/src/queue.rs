@@ -3,9 +3,9 @@
 //! There is one writer. A caller that finds it free becomes the leader and commits. A caller that finds it
 //! busy puts its transactions into a queue and sleeps. The leader takes queued transactions, up to
 //! [`BATCH_EFFECTS`], into its next batch, with one COMMIT for all of them, and wakes their callers with the
-//! results. So an uncontended commit stays on its thread, which matters because waking another CPU can cost as
-//! much as the commit itself. Under contention, each batch contains the transactions that arrived during the
-//! previous batch.
+//! results. So an uncontended commit stays on its thread, which matters because waking another CPU can cost
+//! as much as the commit itself. Under contention, each batch contains the transactions that arrived during
+//! the previous batch.
 //!
 //! Concurrent calls are committed in any order, as the contract of [`Engine::commit`](meta::Engine::commit)
 //! permits. When there is no leader, a caller that is running becomes the leader before one that is being
@@ -22,7 +22,7 @@ use std::thread;
 
 use meta::{EngineError, Outcome, Txn};
 
-/// The maximum number of effects in a batch, unless its two first members have more. It bounds the latency of
+/// The maximum number of effects in a batch, unless its first two members have more. It bounds the latency of
 /// the batch's first member. Large transactions gain little from a common COMMIT. If a batch has few of them,
 /// other threads prepare the next batch meanwhile.
 const BATCH_EFFECTS: usize = 1024;

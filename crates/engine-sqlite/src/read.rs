@@ -35,8 +35,8 @@ pub(crate) fn snapshot(
     Ok(Snapshot { seq, records })
 }
 
-/// The records of keys of the kinds of which there may be many in one request. One statement reads
-/// [`TOGETHER`] of them, for the same reason as in `additions.rs`.
+/// Records of those kinds of which one request may read many. One statement reads [`TOGETHER`] of them,
+/// because SQLite spends more time on the beginning and the end of a statement than on a row.
 #[derive(Default)]
 struct Together<'k> {
     found: ReplyContent,

@@ -161,8 +161,8 @@ const V2: &str = "
 ALTER TABLE usage ADD COLUMN exact INTEGER NOT NULL DEFAULT 1; -- 0: counted in memory; this row is out of date
 ";
 
-/// The data that proves that a session's process is gone, and the slices that it may have stored before their
-/// rows.
+/// The data that proves that a session's process is gone; the slices whose objects it may have stored before
+/// their rows; the open terms of a session.
 const V3: &str = "
 ALTER TABLE session ADD COLUMN boot_id TEXT NOT NULL DEFAULT '';           -- /proc/sys/kernel/random/boot_id
 ALTER TABLE session ADD COLUMN pid_namespace INTEGER NOT NULL DEFAULT 0;   -- inode of /proc/self/ns/pid
