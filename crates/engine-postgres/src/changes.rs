@@ -12,8 +12,8 @@
 //!
 //! - the mark is equal to or above the xmax of the previous poll's snapshot;
 //! - a transaction that was running in that snapshot has ended and left no row, and its xid is equal to or
-//!   below the mark. A transaction of another program that ran for longer than rows are kept also causes this
-//!   case; the stream then ends without need, and is opened again.
+//!   below the mark. A transaction of another program that ran for longer than rows are kept also looks like
+//!   this. Then the stream fails although it has missed nothing, and is opened again.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! The numbers by which the functions of the server and this code name guards, effects and rows of replies.
-//! `functions.sql` writes each as a colon and its name, including the kinds of rows that all SQL engines
-//! share ([`tables::kind`]).
+//! The numbers that stand for guards, effects and rows of replies, in this code and in the functions of the
+//! server. `functions.sql` writes each number as a colon and its name, including the kinds of rows that all
+//! SQL engines share ([`tables::kind`]).
 
 use tables::kind;
 

@@ -1,10 +1,10 @@
 //! Commits groups of transactions, and reads their outcomes.
 //!
-//! The server inserts rows without a search for existing ones. If the only new name of a group exists, the
-//! function notices that before it changes anything, and checks everything in the same call. If one of
-//! several names, a new inode or the id of an operation exists, the call fails, and the group is sent again
-//! with `full` set. An existing id or inode is rare: an operation is repeated only after its connection was
-//! lost, and no operation uses an inode number again.
+//! The server inserts rows without a search for existing ones. If the only new name of a group exists,
+//! function `commit` notices that before it changes anything, and checks everything in the same call. If one
+//! of several names, a new inode or the id of an operation exists, the call fails, and the group is sent
+//! again with `full` set. An existing id or inode is rare: an operation is repeated only after its connection
+//! was lost, and no operation uses an inode number again.
 //!
 //! A commit that a session guards takes an advisory lock on the session in shared mode, before the statement
 //! that reads the session. A commit that removes the session or ends a term takes the lock exclusively.
@@ -27,7 +27,7 @@ use crate::shared::{Shared, Sql};
 /// The maximum number of transactions in one call of the server.
 const MAX_TXNS: usize = 1024;
 
-/// A handle lets a commit remove old transactions from the log once per this many of its own transactions.
+/// Once per this many transactions of a handle, a commit also removes old transactions from the log.
 const TRIM_EVERY: u64 = 64;
 
 /// Commits each transaction separately, in order. Usually this needs one call per conflict-free group.

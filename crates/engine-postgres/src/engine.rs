@@ -123,7 +123,8 @@ impl Engine for PostgresEngine {
     }
 
     /// The server writes its log to disk before it acknowledges a commit, unless `synchronous_commit` is off.
-    /// If it is off, this commits with `synchronous_commit` on, which also makes all earlier commits durable.
+    /// If it is off, this call commits a transaction with `synchronous_commit` on, which also makes all
+    /// earlier commits durable.
     fn sync(&self) -> Result<(), EngineError> {
         const SYNC: &str = "SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN \
                             set_config('synchronous_commit', 'on', true) || \

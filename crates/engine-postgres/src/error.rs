@@ -53,7 +53,7 @@ impl Failure {
         matches!(severity, Some(Severity::Fatal | Severity::Panic))
     }
 
-    /// Whether a row exists that the request inserts.
+    /// Whether the request failed because a row that it inserts already exists.
     pub(crate) fn found_row(&self) -> bool {
         self.code() == Some(&SqlState::UNIQUE_VIOLATION)
     }
@@ -101,7 +101,7 @@ impl RequestError for Failure {
     ///
     /// | failure | kind |
     /// |---|---|
-    /// | no answer after the request was sent; the server ended the connection (FATAL, PANIC, 57P), or a pooler reports that it is lost (08): each may happen after a commit | indeterminate if the request changes anything, else transient |
+    /// | no answer after the request was sent; the server ended the connection (FATAL, PANIC, 57P), or a pooler reports a lost connection (08): each may happen after a commit | indeterminate if the request changes anything, else transient |
     /// | a malformed reply | indeterminate if the request changes anything, else permanent |
     /// | the disk is full (53100) | permanent, ENOSPC |
     /// | a conflict (40), a unique key that another transaction took (23505), a timeout (57014), too many connections (53), a server that stops or starts (57P), a standby (25006), a lock that is not available (55P03), a function or statement that no longer exists (42883, 42704, 26000), no connection | transient |

@@ -150,7 +150,7 @@ BEGIN RETURN (SELECT coalesce(bool_and(CASE p_what
         WHEN :GUARD_QUOTA_BLOCKS THEN r.blocks <= r.max_blocks - p_value END), p_value IS NULL OR p_what > :GUARD_QUOTA)
     FROM @quota r WHERE r.kind = p_kind AND r.number = p_number); END $f$;
 
--- Limits a count to what a bigint holds.
+-- Limits a count to the range of a bigint.
 CREATE OR REPLACE FUNCTION @clamped#(n numeric) RETURNS bigint LANGUAGE sql IMMUTABLE AS $f$
     SELECT least(greatest(n, -9223372036854775808), 9223372036854775807)::bigint $f$;
 
@@ -212,8 +212,8 @@ BEGIN
     END IF;
 END $f$;
 
--- All arguments of a commit as one argument, because PL/pgSQL expands each array that is an argument by
--- itself.
+-- All arguments of a commit in one composite argument, because PL/pgSQL expands each array that is an
+-- argument of its own.
 DO $d$ BEGIN
     CREATE TYPE @args# AS (
         changing bigint[], -- the transactions that have effects
@@ -447,9 +447,9 @@ END $f$;
 -- guards hold. Otherwise all guards are known to hold, and the whole call fails with unique_violation if an
 -- inode to be created exists, if one of several names to be put exists, or if an operation was applied
 -- before. There is no block with EXCEPTION, because it would cost each commit a subtransaction. The server
--- spends most of its time on preparing expressions, so a statement with few expressions is worth a branch.
--- Its plans are generic and made once per connection: plans for given arrays look cheaper, but planning each
--- one costs as much as running it.
+-- spends most of its time on preparing expressions, so a branch to a statement with fewer expressions pays.
+-- The plans of this function are generic and made once per connection: a plan for the given arrays looks
+-- cheaper, but making it costs as much as running it.
 CREATE OR REPLACE FUNCTION @commit#(p @args#)
 RETURNS TABLE (row_kind smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan AS $f$
@@ -542,8 +542,9 @@ BEGIN
             v_full := true;
         END IF;
     END IF;
-    -- Usually all guards hold, nothing is a repetition, and only new inodes are created. Everything else is
-    -- detected by existing unique keys: those of a new name, of a new inode, and of the operation in the log.
+    -- Usually all guards hold, no operation is a repetition, and no inode to be created exists. An existing
+    -- name or inode, or a repeated operation, violates a unique key when its row is inserted. Other guards on
+    -- inodes and names are checked here.
     IF p.recheck AND NOT v_full THEN
         -- The locking statement has already compared access_rev.
         IF p.g_what && '{:GUARD_INODE_ABSENT,:GUARD_LINKS,:GUARD_PARENT_IS,:GUARD_SIZE,:GUARD_XATTR_BLOCKS}'
@@ -566,7 +567,7 @@ BEGIN
         v_full := EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i) WHERE g.what = :GUARD_XATTR AND p.g_b[g.i] <> coalesce((
             SELECT greatest(1, (octet_length(r.value) + 4095) / 4096) FROM @xattr r WHERE r.ino = p.g_a[g.i] AND r.name = p.g_x[g.i]), 0));
     END IF;
-    -- These names are put first: if there is only one and it exists, nothing was changed yet.
+    -- Put these names first: if there is only one and it exists, nothing has been changed yet.
     IF p.e_t <> '{}' AND p.fresh AND NOT v_full THEN
         INSERT INTO @edge (parent, name, ino, kind)
         SELECT p.e_parent[i], p.e_name[i], p.e_ino[i], p.e_kind[i] FROM generate_subscripts(p.e_t, 1) i
@@ -643,7 +644,7 @@ BEGIN
                 END IF;
                 -- An UPDATE changes a row only once, so apply either the combined changes of all
                 -- transactions, or the changes of one transaction after another. A join with the array would
-                -- search the array of inodes for each of its inodes.
+                -- search the array once for each inode. width_bucket finds an inode in it by binary search.
                 v_times := NOT p.sized AND :SETS_PARENT > ALL (p.c[7:7]);
                 FOREACH v_group IN ARRAY CASE WHEN p.combined AND NOT v_full THEN '{0}' ELSE v_live END LOOP
                     v_first := array_position(p.c_t, v_group);
@@ -742,8 +743,8 @@ BEGIN
         RAISE EXCEPTION 'much is added to the volume' USING ERRCODE = 'LM001';
     END IF;
     IF v_ok <> '{}' THEN
-        -- Sequence numbers are taken under the locks, so that transactions that access the same record get
-        -- them in their order.
+        -- Sequence numbers are taken under the locks, so that transactions that access the same record are
+        -- numbered in the order of their commits.
         RETURN QUERY
         INSERT INTO @log AS l (session, op, seq, xid, at, invalidations)
         SELECT p.session[t], p.op[t], nextval('@seq'), pg_current_xact_id(), clock_timestamp(), p.invalidations[t] FROM unnest(v_ok) t
@@ -772,15 +773,15 @@ BEGIN
     WHERE g.what = :GUARD_ROOM;
 END $f$;
 
--- Removes transactions from the log that are older than five minutes and older than 16,384 others, which is
--- more than can come between two calls. Those of open terms are kept. They are few, because a client ends its
--- terms within a minute or two unless an operation has no answer. If the oldest row is not old enough, no row
--- is locked, because a row lock is written to disk. Only one transaction at a time does this; the others do
--- not wait. In PL/pgSQL the statement is planned once per connection, not at each call.
+-- Removes transactions from the log that are older than five minutes and older than 16,384 others.
+-- Transactions of open terms are kept. They are few, because a client ends its terms within a minute or two
+-- unless an operation has no answer. If the oldest row is not old enough, no row is locked, because a row
+-- lock is written to disk. Only one transaction at a time does this; the others do not wait. In PL/pgSQL the
+-- statement is planned once per connection, not at each call.
 --
 -- The mark, the row with seq 0, stores the greatest xid that was ever removed, so that a stream of changes
--- can detect that it missed a row. After a dump was loaded into another server, an xid in the future of that
--- server is meaningless and is replaced.
+-- can detect that it missed a row. If the tables come from a dump of another server, the stored xid may be in
+-- the future of this server. Then it is meaningless and is replaced.
 CREATE OR REPLACE FUNCTION @trim#() RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
     IF NOT pg_try_advisory_xact_lock('@log'::regclass::oid::int, 0) THEN

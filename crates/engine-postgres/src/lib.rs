@@ -12,7 +12,7 @@
 //! | `tls` | TLS connections |
 //! | `connection` | one connection: prepares each statement once; polled by the thread that uses it |
 //! | `schema` | tables and functions (`schema.sql`, `functions.sql`), and their version |
-//! | `code` | the numbers by which the functions and this code name guards, effects and rows |
+//! | `code` | the numbers that stand for guards, effects and rows, in this code and in the functions |
 //! | `engine` | [`PostgresEngine`]: opening, `impl Engine` |
 //! | `shared` | the state that requests and streams of changes share |
 //! | `read`, `scan` | record keys and ranges as arguments, and the rows of a reply (crate `tables`) |

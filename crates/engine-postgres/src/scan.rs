@@ -1,4 +1,4 @@
-//! Pages of ranges, in order.
+//! Scans: pages of ranges of records, in key order.
 
 use meta::{Page, Scan, ScanInclude, Seq};
 use tables::{Arg, PageBuilder, Select, Table, list};
@@ -54,7 +54,7 @@ fn statement(scan: &Scan, Select { table, from, range, .. }: &Select<'_>) -> Str
     sql.replace('`', "").replace('?', "$")
 }
 
-/// The columns of rows `r` as in other replies.
+/// The columns of rows `r`, in the form of all replies: the kind, the numbers, the byte strings.
 fn columns(table: &Table) -> String {
     let column = |name: &&str| match table.is_text(name) {
         true => format!("convert_to(r.{name}, 'UTF8')"),

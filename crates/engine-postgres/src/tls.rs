@@ -1,4 +1,4 @@
-//! TLS connections.
+//! TLS connections: implements the TLS traits of `tokio_postgres` with rustls.
 
 use std::future::Future;
 use std::io;
