@@ -1,9 +1,9 @@
 //! Sends a batch of transactions as one script, and reads the reply.
 //!
-//! The script locks all inodes that the batch names, and returns their rows. Then come its parts. Each part
-//! checks its guards in one statement; if all hold, its effects follow. The client computes the new state of
-//! the changed inodes from the returned rows, by [`Effect::apply_to`](meta::Effect::apply_to): no other
-//! transaction can change these rows.
+//! The script locks all inodes that the batch names, and returns their rows. The parts of the script follow.
+//! Each part checks its guards in one statement; if all hold, its effects follow. The client computes the new
+//! state of the changed inodes from the returned rows, by [`Effect::apply_to`](meta::Effect::apply_to): no
+//! other transaction can change these rows.
 //!
 //! A part with a single transaction also returns the records that its guards read, if a guard does not hold,
 //! and whether the transaction is a repetition. If there are several transactions, the first script has one
@@ -61,7 +61,7 @@ fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Re
         script.put("START TRANSACTION");
         lock(txns, careful, &mut script);
     } else if limits(txns).next().is_some() {
-        // Nothing here adds to the usage.
+        // Nothing is added, so the guards need not leave room for what other commits add.
         script.put("SET @tight = 1");
     }
     for part in &parts {
@@ -103,7 +103,7 @@ fn keys(part: &[Txn]) -> Vec<RecordKey> {
     part.iter().flat_map(|txn| &txn.guards).map(Guard::key).collect()
 }
 
-/// The guards on the room of the transactions.
+/// The guards of the transactions on the volume's room, its limits of inodes and blocks.
 fn limits(txns: &[Txn]) -> impl Iterator<Item = &Guard> {
     txns.iter().flat_map(|txn| &txn.guards).filter(|guard| matches!(guard, Guard::Room { .. }))
 }

@@ -7,7 +7,7 @@
 //! | `tls` | `off` (the default), `on` (the certificate must be valid for the host's name), `unverified` |
 //! | `tls_ca` | a PEM file with the certificates of trusted authorities, instead of the usual ones |
 //! | `socket` | the path of the server's Unix socket, instead of host and port |
-//! | `routine` | `auto` (the default): use a stored procedure if the server has no anonymous blocks; `always` |
+//! | `routine` | `auto` (the default): a stored procedure if the server has no anonymous blocks; `always` |
 
 use std::fmt;
 use std::path::PathBuf;

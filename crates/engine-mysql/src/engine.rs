@@ -22,8 +22,8 @@ use crate::{read, scan, schema, watch};
 /// How many of the newest rows of the log are kept, and for how many seconds every row is kept.
 const KEPT_OPS: u64 = 16_384;
 const KEPT_SECONDS: u64 = 180;
-/// After this many transactions of its own, a handle removes the oldest rows of the log, at most twice as
-/// many.
+/// Each time that a handle has committed this many transactions, it removes the oldest rows of the log, at
+/// most twice this number.
 const TRIM_EVERY: u64 = 1024;
 /// The number of rows that one statement of a wipe removes.
 const WIPE_ROWS: u64 = 10_000;
@@ -170,7 +170,7 @@ impl Engine for MysqlEngine {
     }
 
     /// Does nothing: a commit is acknowledged when it is as durable as the server's settings make it.
-    /// [`MysqlEngine::warnings`] reports if that is less than on disk.
+    /// [`MysqlEngine::warnings`] reports settings with which an acknowledged commit may not be on disk.
     fn sync(&self) -> Result<(), EngineError> {
         Ok(())
     }

@@ -16,9 +16,10 @@
 //! | `error` | maps a MySQL error to an engine error |
 //!
 //! **One request per commit.** The client sends the whole transaction as statements: lock, check, change,
-//! log, commit. All values are numbers or hexadecimal literals, so nothing is escaped. MariaDB runs them as
-//! one anonymous block (`BEGIN NOT ATOMIC`), which needs no routine and no privilege other than those on the
-//! tables. MySQL has no such blocks, so there one small procedure runs the statements that it receives.
+//! log, commit. All values are numbers or hexadecimal literals, so nothing is escaped. MariaDB runs the
+//! statements as one anonymous block (`BEGIN NOT ATOMIC`), which needs no routine and no privilege other than
+//! those on the tables. MySQL has no such blocks, so there one small procedure runs the statements that it
+//! receives.
 //!
 //! **Lock order.** A commit first locks the row that represents the volume (table `layout`), if it reads or
 //! changes settings or counters, changes the rule of a quota, corrects the usage, checks a limit of the

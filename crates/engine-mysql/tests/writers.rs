@@ -1,6 +1,7 @@
 //! Hundreds of concurrent writers cause no deadlock and few retries, and the counters of nested quotas stay
-//! exact. If `LIMEN_LONG` is set, each test runs for ten minutes; the second one for `LIMEN_LONG_SECONDS`, if
-//! that is set, too. Otherwise the first one runs for some seconds, and the second one is skipped.
+//! exact. If `LIMEN_LONG` is set, each test runs for ten minutes; `LIMEN_LONG_SECONDS` sets another time for
+//! the second one. Without `LIMEN_LONG`, the first test runs for a few seconds, and the second one is
+//! skipped.
 
 mod support;
 

@@ -64,7 +64,7 @@ impl RedisEngine {
         })
     }
 
-    /// Describes server settings by which acknowledged data can be lost.
+    /// Describes server settings with which acknowledged data can be lost.
     pub fn warnings(&self) -> Vec<String> {
         let info = match self.info() {
             Ok(info) => info,

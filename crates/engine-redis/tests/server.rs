@@ -376,7 +376,8 @@ fn tls_trusts_only_the_given_authority() {
 
 #[test]
 fn cluster_stores_a_volume_on_one_node() {
-    // The default bus port, the port plus 10,000, is one that the kernel gives to clients.
+    // The default bus port, the port plus 10,000, may be in the range of ephemeral ports, which the kernel
+    // gives to clients.
     let bus = [(); 2].map(|()| servers::free_port().to_string());
     let nodes = bus.each_ref().map(|bus| Server::start(&["--cluster-enabled", "yes", "--cluster-port", bus]));
     // All hash slots belong to the second node; the first one redirects to it.

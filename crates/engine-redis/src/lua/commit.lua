@@ -474,7 +474,7 @@ local function make_others()
   end
 end
 
--- Reads the inodes of each hash that the request names by their last bytes; no other inodes are changed. The
+-- Reads, from each hash, the inodes whose last bytes the request names. No other inodes are changed. The
 -- answer contains the first `changed` inodes of each hash.
 local keeper, removes, twice, count
 keeper, removes, twice, count, at = fields('>I4c0I4I4I4', request, at)
@@ -542,7 +542,8 @@ for n = 2, #ARGV do
       a, kind, at = fields('c16c4', request, at)
       held = acls[a]
       if not held then
-        -- The texts of ACLs that are not condemned are greater. Counting does not copy the text.
+        -- The text of an ACL that is not condemned begins with a character above CONDEMNED. Counting does not
+        -- copy the text.
         held = call('ZLEXCOUNT', P .. 'acls', '(' .. a .. '\0' .. char(CONDEMNED + 1), '(' .. a .. '\1') == 1
         acls[a] = held
       end
