@@ -1,5 +1,5 @@
-//! Measures creates per second on a running server: `cargo run --release -p engine-etcd --example etcd-throughput
-//! -- etcd://127.0.0.1:2379/?table_prefix=bench_`.
+//! Measures creates per second on a running server: `cargo run --release -p engine-etcd --example
+//! etcd-throughput -- URL`, with a URL such as `etcd://127.0.0.1:2379/?table_prefix=bench_`.
 //!
 //! Each create has two guards, the parent's access revision and the absence of the name, and three effects:
 //! an inode, an entry, and the parent's times. All data under the prefix is removed.

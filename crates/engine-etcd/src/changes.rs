@@ -44,7 +44,7 @@ impl EtcdChanges {
     /// Starts the watch. It reports every commit that happens after the call returns.
     ///
     /// # Errors
-    /// Fails if the member of the cluster has no leader, or is cut off from it.
+    /// The member of the cluster has no leader, or is cut off from it.
     pub(crate) fn open(mut connection: Connection, keys: Arc<Keyspace>) -> Result<Self, EngineError> {
         let proved = BootInstant::now();
         let logs = keys.logs();
@@ -71,8 +71,8 @@ impl EtcdChanges {
         Ok(changes)
     }
 
-    /// Stores the changes of a response. A response without changes is a progress notification: the changes up to its
-    /// revision were sent before. Returns whether it is one.
+    /// Stores the changes of a response. A response without changes is a progress notification: the changes
+    /// up to its revision were sent before. Returns whether the response is one.
     fn take(&mut self, response: WatchResponse) -> Result<bool, EngineError> {
         if response.canceled || response.compact_revision > 0 {
             let reason = response.cancel_reason;
@@ -108,10 +108,11 @@ impl EtcdChanges {
 
     /// Proves that every change that was committed before this call has been received.
     ///
-    /// A progress notification proves that for the changes up to its revision. The revision alone proves nothing about
-    /// the present: a notification may be late, for example after a suspend, and a member of the cluster that is cut
-    /// off from the others, or behind them, sends notifications too. So the revision must be at least that of the
-    /// cluster, which a linearizable read returns: the member asks its leader, which asks a majority.
+    /// A progress notification proves this for the changes up to its revision. The revision alone proves
+    /// nothing about the present: a notification may be late, for example after a suspend, and a member of
+    /// the cluster that is cut off from the others, or behind them, sends notifications too. So the revision
+    /// must be at least that of the cluster, which a linearizable read returns: the member asks its leader,
+    /// which asks a majority.
     fn prove(&mut self) -> Result<(), EngineError> {
         let (asked, now) = (Instant::now(), BootInstant::now());
         let deadline = asked + self.op_timeout;

@@ -1,9 +1,9 @@
 //! Commits a batch of transactions as one etcd transaction.
 //!
 //! The batch is decided from cached keys. The server compares the versions on which the decision depends, and
-//! writes only if they are current. If they are not, the same response returns the current keys, and the batch is
-//! decided again from those. So a commit takes one round trip if the cache is current, and two if it is not. Of
-//! several concurrent commits one always succeeds, so retries end soon.
+//! writes only if they are current. If they are not, the same response returns the current keys, and the
+//! batch is decided again from those. So a commit takes one round trip if the cache is current, and two if it
+//! is not. Of several concurrent commits one always succeeds, so retries end soon.
 //!
 //! The decision does not depend on the values that almost every commit changes: the times of a directory, and
 //! the usage. Times are written without a comparison, a ctime only if it is later than the stored one. Each
@@ -102,7 +102,7 @@ impl Shared {
                     (read_set, read_at) = self.read_again(batch.queried)?;
                     continue;
                 }
-                // If they do not hold, a request of its own reads everything again.
+                // If these preconditions do not hold, another request reads everything again.
                 Err(_) => encode(&self.keys.join_shared_counts(batch.preconditions.clone()), &[])?,
                 Ok(request) => request,
             };

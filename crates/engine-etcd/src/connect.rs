@@ -1,5 +1,5 @@
-//! A connection: an HTTP/2 connection with a runtime of its own. The thread that uses the connection drives the
-//! runtime.
+//! A connection to etcd, over HTTP/2. It has a runtime of its own, which the thread that uses the connection
+//! drives.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -60,7 +60,7 @@ impl Connector {
             let token = answer.and_then(|answer| channel.set_token(&answer.token));
             token.map_err(|error| error.engine_error(self.address(), Intent::Read))?;
         }
-        // A member that has no leader can do nothing, but another one can.
+        // A member that has no leader cannot serve requests, but another member may have one.
         if self.config.hosts.len() > 1 {
             let answer: Result<StatusResponse, CallError> = channel.call(STATUS, &StatusRequest {}).await;
             match answer {

@@ -36,8 +36,8 @@ impl EtcdEngine {
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
         let config = Config::new(url)?;
         let prefix = config.params.table_prefix.clone();
-        // All keys begin with the prefix and a slash. A prefix contains no slash, so no two volumes have a key in
-        // common.
+        // All keys begin with the prefix and a slash. A prefix contains no slash, so no two volumes have a
+        // key in common.
         let keys = Arc::new(Keyspace::new(format!("{prefix}/")));
         let (max_ops, compaction, params) = (config.max_txn_ops, config.compaction, config.params.clone());
         let shared = Arc::new(Shared {
@@ -94,7 +94,7 @@ impl Engine for EtcdEngine {
         Ok(Page { snapshot: Snapshot { seq: read_seq(revision), records }, more })
     }
 
-    /// The housekeeping keeps the revision for at least one interval.
+    /// The housekeeping keeps the revision that the snapshot reads for at least one interval.
     fn open_snapshot(&self) -> Result<Option<Box<dyn SnapshotReader>>, EngineError> {
         Ok(Some(Box::new(SnapshotStore::new(&self.shared, read_seq)?)))
     }

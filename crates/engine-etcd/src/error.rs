@@ -60,8 +60,8 @@ impl RequestError for CallError {
     }
 }
 
-/// Whether the server has rejected a request, unread, because of its size: etcd itself, or its gRPC library if the
-/// request is larger still.
+/// Whether the server has rejected a request, unread, because of its size: etcd itself, or its gRPC library
+/// if the request is larger still.
 fn is_too_large(message: &str) -> bool {
     message.contains("request is too large")
         || message.contains("received message") && message.contains("larger than max")

@@ -1,8 +1,8 @@
 //! The part of gRPC over HTTP/2 that etcd needs (grpc.io, "gRPC over HTTP2"): calls with one request and one
 //! answer, and streams.
 //!
-//! The thread that uses a connection also drives it: the thread sends a call, waits for the answer and reads it,
-//! and no other thread needs to be woken.
+//! The thread that uses a connection also drives it: the thread sends a call, waits for the answer and reads
+//! it, and no other thread needs to be woken.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use h2::client::{ResponseFuture, SendRequest};

@@ -10,8 +10,8 @@ use crate::request;
 use crate::shared::Shared;
 use crate::wire::{TXN, TxnRequest, TxnResponse};
 
-/// The sequence number of a transaction: the revision that committed it, and its index within the batch that this
-/// revision committed.
+/// The sequence number of a transaction: the revision that committed it, and its index within the batch that
+/// this revision committed.
 pub(crate) fn seq(revision: u64, index: u8) -> Seq {
     Seq(revision << 8 | u64::from(index))
 }
@@ -21,8 +21,8 @@ pub(crate) fn read_seq(revision: u64) -> Seq {
     seq(revision, u8::MAX)
 }
 
-/// Reads at revision `at`; `None` means the current one. At most `most` queries are sent in one request. Returns
-/// the revision too.
+/// Reads at revision `at`; `None` means the current one. At most `most` queries are sent in one request. Also
+/// returns the revision.
 pub(crate) fn fetch(
     connection: &mut Connection,
     queries: &[KeyQuery],

@@ -46,8 +46,8 @@ pub(crate) fn held(kv: KeyValue) -> (Bytes, StoredValue) {
 }
 
 /// Encodes a commit. If all preconditions hold, it reads `shown` and then makes the writes; if not, it reads
-/// `otherwise`, or nothing if these are too many reads. `read_at` is the revision at which ranges were read; `most` is
-/// the server's limit of operations.
+/// `otherwise`, or nothing if those are too many reads. `read_at` is the revision at which ranges were read;
+/// `most` is the server's limit of operations.
 ///
 /// # Errors
 /// A permanent error if the commit exceeds the limit.
@@ -86,9 +86,9 @@ pub(crate) fn commit(
     Ok(TxnRequest { compare, success, failure })
 }
 
-/// The number of writes in each nested transaction; `usize::MAX` if no nesting is needed; `None` if the writes
-/// do not fit. etcd adds up the operations of a transaction and of those nested in it, along each path from the
-/// outermost to an innermost one, and permits a sum of `most` (`checkTxnRequest`,
+/// The number of writes in each nested transaction; `usize::MAX` if no nesting is needed; `None` if the
+/// writes do not fit. etcd adds up the operations of a transaction and of those nested in it, along each path
+/// from the outermost to an innermost one, and permits a sum of `most` (`checkTxnRequest`,
 /// server/etcdserver/api/v3rpc/key.go). A write may itself be a transaction of one operation. `beside` is the
 /// larger number of comparisons and of reads on failure.
 fn group_size(shown: usize, writes: usize, beside: usize, most: usize) -> Option<usize> {

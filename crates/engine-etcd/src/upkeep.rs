@@ -14,8 +14,8 @@ use crate::request;
 use crate::shared::Shared;
 use crate::wire::{COMPACT, CompactionRequest, CompactionResponse};
 
-/// The interval between two runs. A revision is kept for at least one interval, because a read that consists of
-/// several requests needs it.
+/// The interval between two runs. A revision is kept for at least one interval, because a read that consists
+/// of several requests needs it.
 const EVERY: Duration = Duration::from_secs(30);
 
 pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<PeriodicTask> {

@@ -45,7 +45,7 @@ fn create(parent: u64, number: u64) -> Txn {
     txn(number, guards, effects)
 }
 
-/// The transaction that renames the file `number` within that directory.
+/// The transaction that renames the file `number` within the directory `parent`.
 fn rename(parent: u64, number: u64) -> Txn {
     let (parent, ino, new) = (Ino(parent), Ino(1000 + number), name(number + 100_000));
     let now = Some(Time::from_nanos(3_000_000_000 + number as i64));
@@ -361,8 +361,8 @@ fn hanging_server_times_out_after_op_timeout() {
     assert_eq!(inodes(&server.open("v_", false).unwrap()), 4);
 }
 
-/// Three members. The first keeps running without the others, and then it must not prove that its client has seen all
-/// changes: the others might have elected a leader, and committed some.
+/// Three members. The first keeps running without the others, and then it must not prove that its client has
+/// seen all changes: the others might have elected a leader, and committed some.
 #[test]
 fn a_member_without_the_others_proves_nothing() {
     let members = Server::cluster();
@@ -498,8 +498,9 @@ fn large_batch_is_split_and_too_large_transaction_is_rejected() {
     assert_eq!(inodes(&engine), 200);
 }
 
-/// A transaction with more reads than the failure branch of its commit can have. The record that would be read last
-/// gets a new version with the same value, so only the server notices that the cache is out of date.
+/// A transaction with more reads than the failure branch of its commit can have. The record that would be
+/// read last gets a new version with the same value, so only the server notices that the cache is out of
+/// date.
 #[test]
 fn conflict_of_a_transaction_with_many_reads_is_resolved() {
     const XATTRS: u64 = 118;
