@@ -186,7 +186,7 @@ async fn get(
     let mut snapshot = client.snapshot(Timestamp::from_version(at), options());
     for KvPair(key, value) in snapshot.batch_get(keys.iter().cloned()).await? {
         let key: Vec<u8> = key.into();
-        // The answer has them in any order.
+        // The answer has the pairs in any order.
         if let Some(place) = keys.binary_search(&key).ok().and_then(|index| values.get_mut(index)) {
             *place = Some(Bytes::from(value));
         }

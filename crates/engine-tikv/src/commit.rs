@@ -15,7 +15,7 @@
 //!
 //! A commit is numbered by the timestamp at which its transaction began, because no client can read the
 //! timestamp of the commit itself. If two transactions conflict, the later one began after the earlier one
-//! was committed, so the numbers of the commits of a record are in order.
+//! was committed, so the commits that change one record are numbered in their order.
 //!
 //! Transactions are committed in one phase if the server can do that. If the server refuses, the transaction
 //! is rolled back and attempted again in two phases. Async commit is off, because the client cannot complete

@@ -12,7 +12,7 @@
 //! | `changes` | the stream of changes |
 //! | `upkeep` | removes keys and versions that are no longer needed |
 //! | `store` | the trait [`Store`]: the operations of TiKV that the engine uses |
-//! | `client`, `error` | the store on a real cluster, with the feature `client`; maps its errors to engine errors |
+//! | `client`, `error` | the store on a real cluster (feature `client`); maps its errors to engine errors |
 
 mod changes;
 #[cfg(feature = "client")]

@@ -541,7 +541,7 @@ fn interrupted_wipe_leaves_the_settings() {
     let cluster = Cluster::new();
     let engine = open(&cluster, true);
     interrupted_wipes_leave_the_settings(&engine, 1500, |commits| {
-        // A commit in two phases has the first fault only if it could be made in one phase.
+        // A wipe commits in two phases, so the first fault has no effect on its commits.
         (0..commits).for_each(|_| cluster.fail_next(Fault::OnePhaseRefused));
         cluster.fail_next(Fault::RequestLost);
         let wiped = engine.wipe();
