@@ -479,7 +479,7 @@ fn large_batch_is_split_and_too_large_transaction_is_rejected() {
     done(&engine, txn(3, Vec::new(), vec![Effect::DropInode { ino: Ino(2) }]));
     let garbage = Scan::Garbage { after: types::SliceId(0), limit: 4000 };
     assert_eq!(engine.scan(&garbage).unwrap().snapshot.records.len(), 1000);
-    // The same if slices are shared, some of them those of the file.
+    // The same with shared slices, some of which belong to the file.
     let put = Effect::PutInode(inode(2, FileType::Regular));
     done(&engine, txn(4, Vec::new(), std::iter::once(put).chain((2000..4000).map(row)).collect()));
     let share = |slice| Effect::Share { slice: types::SliceId(slice), rows: 1 };

@@ -15,7 +15,7 @@
 //! one by one, in order.
 //!
 //! The server parses each statement anew, which costs 40 to 100 µs of its CPU time. So one statement checks
-//! all guards of a part, and one changes all inodes of which the same columns change.
+//! all guards of a part, and one changes all inodes that change in the same columns.
 
 use std::collections::BTreeSet;
 

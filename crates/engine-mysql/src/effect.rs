@@ -115,7 +115,7 @@ fn parts(line: &Line<'_>) -> [String; 3] {
     [format!("`@{}`", line.table.name), list(line.columns()), literals(line)]
 }
 
-/// Applies changes to inodes. One statement changes all inodes of which the same columns change, such as the
+/// Applies changes to inodes. One statement changes all inodes that change in the same columns, such as the
 /// times of directories.
 fn change_inodes(script: &mut Script, changes: &BTreeMap<Ino, InodeChange>) {
     let mut groups: BTreeMap<Vec<&str>, Vec<(Ino, ColumnLiterals)>> = BTreeMap::new();

@@ -292,7 +292,7 @@ fn volume_of_the_version_before_is_converted() {
     sql("ALTER TABLE old_log RENAME COLUMN invalidations TO touched");
     sql("DROP TABLE old_quota");
     sql("UPDATE old_layout SET version = 3");
-    // A client of that version uses it.
+    // A client of that version uses the volume.
     let error = MysqlEngine::open(&url, true).unwrap_err();
     assert!(matches!(error, OpenError::InUse(_)), "{error}");
     let old_commit = "INSERT INTO old_log (op_id, at, touched) VALUES (REPEAT('x', 16), 0, '')";

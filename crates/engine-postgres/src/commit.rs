@@ -135,7 +135,8 @@ fn outcomes(rows: &[Row], group: &[Txn], label: Seq) -> Result<Vec<Outcome>, Fai
     group.iter().zip(outcomes).map(ended).collect()
 }
 
-/// The inodes that `txn` changed, as it left them. `changed` holds those that existed before and still exist.
+/// The inodes that `txn` changed, as it left them. `changed` holds the inodes that existed before and still
+/// exist.
 fn changed_inodes(txn: &Txn, changed: &HashMap<Ino, Inode>) -> Vec<Inode> {
     let mut others = HashMap::default();
     tables::follow(&mut others, txn);

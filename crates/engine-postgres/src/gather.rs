@@ -105,7 +105,7 @@ pub(crate) struct Head {
 }
 
 impl Gathered {
-    /// Arranges the guards and effects of `txns`; `careful` is that of [`Head`].
+    /// Arranges the guards and effects of `txns`; see [`Head`] for `careful`.
     pub(crate) fn new(txns: &[Txn], careful: bool) -> Self {
         let ahead = max_added_before_room_guard(txns);
         let (inodes, blocks) = (bound(ahead.inodes), bound(ahead.blocks));

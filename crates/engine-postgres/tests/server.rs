@@ -247,7 +247,7 @@ fn a_removed_session_commits_nothing_afterwards() {
         let engine = &engine;
         let commits = scope.spawn(move || commit(engine, changing(2)).unwrap());
         wait_until(|| waiting() == 1);
-        // Neither a renewal nor another commit waits for it, but the removal does.
+        // Neither a renewal nor another commit waits for this commit, but the removal does.
         assert!(is_committed(&commit(engine, renewing()).unwrap()));
         assert!(is_committed(&commit(engine, changing(3)).unwrap()));
         let removal = txn(vec![session_is(5, None), session_is(4, Some(8))], vec![drop_session()]);
@@ -502,7 +502,7 @@ fn volume_of_the_version_before_is_converted() {
         "ALTER TABLE old_node DROP COLUMN quota; ALTER TABLE old_log RENAME COLUMN invalidations TO touched; \
          DROP TABLE old_quota; UPDATE old_layout SET version = 3",
     );
-    // A client of that version uses it.
+    // A client of that version uses the volume.
     let error = PostgresEngine::open(&url, true).unwrap_err();
     assert!(matches!(error, OpenError::InUse(_)), "{error}");
     let old_commit =

@@ -1,6 +1,6 @@
-//! The codes by which requests name record keys, scans, guards and effects. The scripts use the names of
-//! these constants, which [`substituted`] replaces by their values, because a local variable costs a script
-//! more than a literal.
+//! The codes of record keys, scans, guards and effects in requests. The scripts use the names of these
+//! constants, which [`substituted`] replaces by their values, because a local variable costs a script more
+//! than a literal.
 
 /// Defines the constants, and the list of all of them.
 macro_rules! codes {

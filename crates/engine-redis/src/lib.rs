@@ -7,7 +7,7 @@
 //! | `lua/` | the scripts `read`, `scan` and `commit`; `common` is prepended to each |
 //! | `connect` | finds the master, directly or through Sentinel or Cluster, and sends requests |
 //! | `engine` | [`RedisEngine`]: `open`, `impl Engine`, `warnings` |
-//! | `code` | the codes by which requests name guards, effects and records |
+//! | `code` | the codes of guards, effects and records in requests |
 //! | `request` | encodes requests and decodes answers |
 //! | `rows` | the stored forms of records |
 //! | `read`, `scan`, `commit` | the arguments and answers of each script |

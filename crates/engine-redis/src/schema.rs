@@ -29,7 +29,7 @@
 //! | `changes` | stream | entry N-0 holds the transactions up to number N: for each its session (8) and its invalidations; the entry of a wipe has the field `wiped` instead |
 //! | `synced` | string | written by a sync, so that its `WAITAOF` has a write to wait for |
 //!
-//! A *map* is a sorted set whose members all have score 0: a key, NUL, and its value. So it is ordered by
+//! A *map* is a sorted set whose members all have score 0: a key, NUL, and its value. So a map is ordered by
 //! key: the names of a directory need no second structure for listings, and a lookup is a range of one
 //! member.
 //!

@@ -283,7 +283,7 @@ impl<'c, 't> Batch<'c, 't> {
         })
     }
 
-    /// Checks a guard against the record that decides it, as it is in the database.
+    /// Checks a guard against the stored record that decides it.
     fn record_holds(&mut self, guard: &Guard) -> Result<bool> {
         let records = read::records(self.conn, &guard.key())?;
         Ok(match (guard, &records[..]) {

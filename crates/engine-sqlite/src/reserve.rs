@@ -3,10 +3,11 @@
 //!
 //! SQLite needs space to free space: a deletion appends pages to the log, a checkpoint may grow the database,
 //! and opening the database creates the log and its index. So the file `NAME.reserve` beside the database
-//! occupies some blocks. If the disk is full, it is truncated for a transaction that adds nothing
-//! ([`meta::Effect::adds`]), and for opening the database. Until it can be allocated again, transactions that
-//! add something fail, so that they cannot use up the space. The reserve is given up while the file is empty;
-//! this state is in the file and not in memory, because other processes open the database too.
+//! occupies some blocks. If the disk is full, the file is truncated for a transaction that adds nothing
+//! ([`meta::Effect::adds`]), and for opening the database. Until the file can be allocated again,
+//! transactions that add something fail, so that they cannot use up the space. The reserve is given up while
+//! the file is empty; this state is in the file and not in memory, because other processes open the database
+//! too.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -92,7 +93,7 @@ impl Reserve {
         self.len().unwrap_or(0)
     }
 
-    /// The free space of its file system in bytes; the maximum if it is unknown.
+    /// The free space of the reserve's file system in bytes; `u64::MAX` if it is unknown.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.disk().map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
     }

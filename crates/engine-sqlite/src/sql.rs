@@ -37,8 +37,8 @@ impl<'c> Statements<'c> {
     }
 }
 
-/// The statement that inserts a row of any table but that of the inodes. If the table has a row with the same
-/// key, an ACL is kept, and any other row is replaced.
+/// The statement that inserts a row into any table except `node`. If the table has a row with the same key,
+/// an ACL is kept, and any other row is replaced.
 pub(crate) fn put(table: Table) -> &'static str {
     static TEXTS: ByKind<String> = [const { OnceLock::new() }; _];
     TEXTS[table.kind as usize].get_or_init(|| {

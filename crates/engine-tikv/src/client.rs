@@ -155,7 +155,7 @@ fn options() -> TransactionOptions {
         .heartbeat_option(HeartbeatOption::NoHeartbeat)
 }
 
-/// Divides keys into as few parts as possible, of which none exceeds `limit` bytes unless it is one key.
+/// Divides keys into as few parts as possible. No part exceeds `limit` bytes, unless it has only one key.
 fn parts(keys: &[Vec<u8>], limit: usize, bytes: impl Fn(&[u8]) -> usize) -> Vec<Range<usize>> {
     let mut parts: Vec<Range<usize>> = Vec::new();
     let mut room = 0;

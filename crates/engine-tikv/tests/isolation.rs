@@ -187,7 +187,7 @@ fn commit_that_began_before_its_term_ended_is_rejected() {
         let _engine = volume_of_session(&cluster);
         assert_eq!(interleaved(&cluster, used, end(), removal(3)), (false, true));
     }
-    // Without locks, both are committed, except if both handles chose the same shard of the term by chance.
+    // Without locks, both are committed, unless both handles happen to choose the same shard of the term.
     let both_committed = || {
         let cluster = Cluster::without_locks();
         let _engine = volume_of_session(&cluster);
@@ -242,7 +242,7 @@ fn commit_that_began_before_its_session_was_removed_is_rejected() {
     }
 }
 
-/// Proves that the test above detects the fault.
+/// Proves that the test above detects missing locks.
 #[test]
 fn removed_session_commits_without_locks() {
     let cluster = Cluster::without_locks();
@@ -347,7 +347,7 @@ fn call_costs_one_timestamp_one_read_and_one_commit() {
     let stranger = open(&cluster, false);
     let cold = Counts { reads: 2, ..one_phase };
     costs("a create in a directory never seen", &|| drop(done(&stranger, create(3))), cold);
-    // The changes of other clients cost no request, unless they moved the directory.
+    // Changes by other clients cost no further request, unless one of them moved the directory.
     done(&engine, create(4));
     costs("a create after others'", &|| drop(done(&stranger, create(5))), one_phase);
     // If the keys are in several regions, the commit has its own timestamp.
@@ -402,7 +402,7 @@ fn commit_with_a_lost_reply_is_repeated_once() {
         cluster.fail_next(Fault::AnswerLost);
         let error = engine.commit(&[create(1), create(2)]).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
-        // The locks that it may have left show that it was committed.
+        // If the commit left locks, their primary key shows that it was committed.
         assert_eq!((inodes(&other), entries(&other)), (4, 2), "others see the commit");
         let found = changes.next(Duration::ZERO).unwrap();
         assert_eq!(found.iter().map(|change| change.by).collect::<Vec<_>>(), [SessionId(1), SessionId(1)]);

@@ -23,8 +23,8 @@ pub trait Connect: Send + Sync + fmt::Debug {
     fn address(&self) -> &str;
 }
 
-/// Connections to one server. The most recently used one is taken first, so that those that are not needed
-/// stay idle and are closed.
+/// Connections to one server. The most recently used one is taken first, so that connections that are not
+/// needed stay idle and are closed.
 #[derive(Debug)]
 pub struct Pool<C: Connect> {
     connect: C,

@@ -98,7 +98,7 @@ impl Query {
         NamedFile { parameter, path: self.take(parameter).map(PathBuf::from) }
     }
 
-    /// Fails if a parameter was not taken, because it is a mistake in the URL.
+    /// Fails if a parameter was not taken, because the engine does not know it.
     ///
     /// # Errors
     /// [`OpenError::Config`].

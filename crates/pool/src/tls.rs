@@ -108,7 +108,8 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let Some(webpki) = &self.webpki else { return Ok(ServerCertVerified::assertion()) };
         match webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp, now) {
-            // The verifier checks the authority before the name, so this error proves that it is trusted.
+            // The verifier checks the authority before the name, so this error proves that the authority is
+            // trusted.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if self.verification == Verification::Authority => Ok(ServerCertVerified::assertion()),

@@ -56,7 +56,7 @@ const PASSWORD_FILE: &str = "password_file";
 
 impl Url {
     /// Parses a URL. If it has no password, the password is the first line of the file that the parameter
-    /// `password_file` names. Without this parameter it is the value of the environment variable
+    /// `password_file` names. Without this parameter, the password is the value of the environment variable
     /// `LIMEN_META_PASSWORD`. So the password need not be in the command line, which `ps` shows.
     ///
     /// # Errors

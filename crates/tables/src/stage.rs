@@ -173,7 +173,7 @@ impl InodeChange {
 /// The parts that the effects of a stage change.
 #[derive(Debug, Default)]
 struct Seen<'e> {
-    /// Inodes of which any part changes, except dirents.
+    /// Inodes of which any part other than a dirent changes.
     inodes: HashSet<Ino>,
     /// Inodes whose rows of chunks change.
     rows: HashSet<Ino>,

@@ -145,8 +145,8 @@ local function make_others()
     return #found % 4 == 1 and fields('>I2', found, #found - 1) or 0
   end
 
-  -- Adds an inode's blocks of 4096 bytes to the usage, or subtracts them if sign is -1: those of its extended
-  -- attributes and, of a regular file, those of its data.
+  -- Adds an inode's blocks of 4096 bytes to the usage, or subtracts them if sign is -1: the blocks of its
+  -- extended attributes and, for a regular file, the blocks of its data.
   local function use_blocks(sign, found)
     more_blocks = more_blocks + sign * attr_blocks(found)
     if byte(found, 1) == 8 and sub(found, 16, 23) ~= ZERO then

@@ -167,7 +167,8 @@ impl Mvcc {
 }
 
 impl Cell {
-    /// The timestamp of the commit of the transaction that began at `start`, and whether it is a rollback.
+    /// The commit timestamp of the transaction that began at `start`, and whether the transaction was rolled
+    /// back.
     fn fate(&self, start: u64) -> Option<(u64, bool)> {
         let (commit, record) = self.writes.iter().find(|(_, record)| record.start == start)?;
         Some((*commit, matches!(record.kind, Kind::Rollback)))
