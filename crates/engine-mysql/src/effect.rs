@@ -1,6 +1,6 @@
 //! Effects as statements. One statement applies all effects of one kind on inodes, names or ACLs, for all
-//! transactions that are applied together. If that would change their meaning, they are divided into several
-//! stages, which are written one after another.
+//! transactions that are applied together. If that would change the result, the effects are divided into
+//! several stages, which are written one after another.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
 //! A guard as an SQL condition. The records that the condition reads are locked before it is evaluated, or by
-//! the condition itself. So it still holds when the effects are applied.
+//! the condition itself. So the condition still holds when the effects are applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 

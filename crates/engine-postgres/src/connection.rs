@@ -1,4 +1,4 @@
-//! One connection. The thread that uses it polls it, so no request wakes another thread.
+//! A connection to the server. The thread that uses it also drives it, so a request wakes no other thread.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `config` | the URL, and how to connect |
 //! | `tls` | TLS connections |
-//! | `connection` | one connection: prepares each statement once; polled by the thread that uses it |
+//! | `connection` | one connection: prepares each statement once; driven by the thread that uses it |
 //! | `schema` | tables and functions (`schema.sql`, `functions.sql`), and their version |
 //! | `code` | the numbers that stand for guards, effects and rows, in this code and in the functions |
 //! | `engine` | [`PostgresEngine`]: opening, `impl Engine` |

@@ -1,4 +1,4 @@
-//! Numbers in SQLite, which has signed ones only.
+//! Numbers as SQLite stores them: signed, with 64 bits.
 
 /// Converts a number to SQLite's signed form; [`uint`] converts it back. Numbers above `i64::MAX`, which
 /// limenfs never creates but a forged request may contain, become negative and convert back unchanged.

@@ -1,4 +1,4 @@
-//! Reads the records of record keys.
+//! Reads records by their record keys.
 //!
 //! Every function here reads through one connection, inside the transaction that is open on it: a reader's
 //! snapshot or the writer's batch.

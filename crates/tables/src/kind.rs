@@ -1,4 +1,4 @@
-//! The kinds of the rows of replies.
+//! The kinds of rows in replies, as numbers.
 
 /// Defines the constants, and the list of all of them.
 macro_rules! kinds {

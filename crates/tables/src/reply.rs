@@ -1,4 +1,4 @@
-//! The values of a row of a reply, in the order of the table in `lib.rs`.
+//! Decodes a row of a reply. The table in `lib.rs` gives the order of its values.
 
 use std::sync::Arc;
 

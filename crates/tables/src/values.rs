@@ -1,5 +1,4 @@
-//! The values of records as stored in columns, in the order of the rows of replies: the reverse of
-//! `reply.rs`.
+//! Encodes records as values of columns, in the order of the rows of replies. `reply.rs` decodes them.
 //!
 //! Numbers have 64 bits, some signed and some unsigned; an engine whose columns are all signed stores the
 //! same bits.
