@@ -28,7 +28,8 @@ bitflags! {
         /// A changed mtime or size in new attributes invalidates the cached pages.
         const AUTO_INVAL_DATA = 1 << 12;
         const DO_READDIRPLUS = 1 << 13;
-        /// The kernel chooses READDIR or READDIRPLUS by use.
+        /// The kernel sends READDIRPLUS at the start of a directory and after lookups in it, otherwise
+        /// READDIR (`fuse_use_readdirplus`).
         const READDIRPLUS_AUTO = 1 << 14;
         const ASYNC_DIO = 1 << 15;
         const WRITEBACK_CACHE = 1 << 16;
@@ -65,7 +66,7 @@ bitflags! {
         const HAS_EXPIRE_ONLY = 1 << 35;
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
         const PASSTHROUGH = 1 << 37;
-        /// File handles never outlive the kernel's inode.
+        /// The mount cannot be exported by NFS, and no file can be opened by its file handle.
         const NO_EXPORT_SUPPORT = 1 << 38;
         const HAS_RESEND = 1 << 39;
         const ALLOW_IDMAP = 1 << 40;

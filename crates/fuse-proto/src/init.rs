@@ -51,7 +51,8 @@ pub enum InitError {
     Lacks(&'static str),
 }
 
-/// The page size for `max_pages`. With larger pages, the kernel allows more than is used.
+/// The page size that `max_pages` assumes. If the kernel's pages are larger, it allows longer requests than
+/// are needed.
 const PAGE_BYTES: u32 = 4096;
 
 /// `FUSE_DEFAULT_MAX_PAGES_PER_REQ`, in bytes.

@@ -107,7 +107,7 @@ pub enum Operation<'a> {
     Access {
         mask: u32,
     },
-    /// The caller of `unique` was interrupted; no reply. It may arrive before the request itself.
+    /// The caller of request `unique` was interrupted; no reply. INTERRUPT may arrive before that request.
     Interrupt {
         unique: Unique,
     },

@@ -1,8 +1,9 @@
 //! The structures of `include/uapi/linux/fuse.h`, in native byte order.
 //!
-//! The names are the kernel's without `fuse_`, except that `type` is called `kind`, and that a field that
-//! limenfs does not need begins with an underscore. A structure of one u64 is a `u64`, and a u32 with padding
-//! is a `[u32; 2]`. A test below checks every size.
+//! The names are the kernel's without `fuse_`, except that `type` is called `kind`, and that a field of a
+//! request that limenfs does not need begins with an underscore. Structures that consist of one u64, or of
+//! one u32 and padding, are not defined here: the parser and the replies use a `u64` or a `[u32; 2]` instead.
+//! A test below checks every size.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

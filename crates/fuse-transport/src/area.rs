@@ -1,4 +1,4 @@
-//! The memory of an entry, which this process and the kernel use in turn.
+//! The memory of an entry (see `entry.rs`), which this process and the kernel use in turn.
 
 #![allow(unsafe_code)]
 
@@ -40,8 +40,9 @@ unsafe impl Send for Area {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
 
-/// The next address that is proposed for an area. The kernel puts nothing else near there, and it differs between
-/// processes. So the process that takes a mount over can almost certainly map its areas at the same addresses.
+/// The next address that is proposed for an area. The first one is random, in a range in which the kernel
+/// places no other memory. So a process that takes a mount over can almost certainly map the areas at the
+/// addresses that they had in the previous process.
 static NEXT_ADDRESS: LazyLock<AtomicUsize> = LazyLock::new(|| {
     const FIRST: u64 = 1 << 44;
     let random = RandomState::new().build_hasher().finish() >> 20 & !0xFFFF;
@@ -99,7 +100,8 @@ impl Area {
     /// The part of the payload that the header says is used.
     pub(crate) fn payload(&self) -> &[u8] {
         let len = (u32::from_ne_bytes(self.read(PAYLOAD_SIZE)) as usize).min(self.payload_bytes);
-        // SAFETY: within the mapping. The caller holds the lock of the entry's state, in which no thread writes.
+        // SAFETY: within the mapping. The caller holds the lock of the entry's state, and in this state no
+        // thread writes to the payload.
         unsafe { std::slice::from_raw_parts(self.at(PAYLOAD), len) }
     }
 
@@ -111,8 +113,9 @@ impl Area {
         let start = PAYLOAD - args - IN_HEADER_BYTES;
         // SAFETY: source and destination are in the first page and do not overlap: the source ends at 256,
         // the destination begins at 3928 (4096-168) or later. The slice ends at the end of the payload or
-        // before. This is only called by `open`, while the thread owns the entry; until it is returned, only
-        // `answer` writes, to the first 288 bytes and, if the slice was copied, to the payload.
+        // before. This is only called by `open`, while the thread owns the entry. Until the entry is
+        // returned, only `answer` writes, to the first 288 bytes and, if the slice was copied, to the
+        // payload.
         unsafe {
             ptr::copy_nonoverlapping(self.at(0), self.at(start), IN_HEADER_BYTES);
             ptr::copy_nonoverlapping(self.at(OP_IN), self.at(start + IN_HEADER_BYTES), args);
@@ -130,8 +133,8 @@ impl Area {
 
     pub(crate) fn write_header(&self, header: &[u8; REPLY_HEADER_BYTES], body_bytes: usize) {
         let size = (body_bytes as u32).to_ne_bytes();
-        // SAFETY: both are in the header, which no other thread accesses: the caller holds the lock of
-        // `State`, which is open.
+        // SAFETY: both writes are to the header, which no other thread accesses: the caller holds the lock of
+        // the entry's state, which is `State::Open`.
         unsafe {
             self.at(0).cast::<[u8; REPLY_HEADER_BYTES]>().write(*header);
             self.at(PAYLOAD_SIZE).cast::<[u8; 4]>().write(size);

@@ -54,8 +54,9 @@ impl WorkerControl {
         WorkerControl { devices: Arc::new(Mutex::new(devices)), ..WorkerControl::default() }
     }
 
-    /// Pauses the workers after the requests that they handle, for which this waits at most for `timeout`. `root` is a
-    /// descriptor of the file system. Returns whether they are paused; if not, they continue.
+    /// Lets the workers end the requests that they are handling, and pauses them. Waits for at most
+    /// `timeout`. `root` is a descriptor of the file system. Returns whether all workers are paused; if not,
+    /// they continue.
     ///
     /// # Errors
     /// [`Error::System`] if a thread cannot be started, or this process may not run on a CPU from which requests come
@@ -68,8 +69,9 @@ impl WorkerControl {
     }
 
     fn pause_devices(&self, root: OwnedFd, timeout: Duration) -> Result<bool, Error> {
-        // If no worker is left to read the thread's request, the request waits until the workers continue or
-        // another process serves. This does not keep the process from ending.
+        // The thread below wakes the workers by STATFS requests. If no worker is left to read such a request,
+        // it waits until the workers continue or another process serves. The wait does not keep this process
+        // from ending, because SIGKILL ends the wait for a request that was not read (`request_wait_answer`).
         let (tick, ticks) = sync_channel::<()>(1);
         let gate = Arc::clone(&self.gate);
         let wake = move || {
@@ -85,9 +87,9 @@ impl WorkerControl {
         Ok(self.gate.close(timeout, &|| _ = tick.try_send(())))
     }
 
-    /// Gives each entry that waits in a queue of the kernel a request, because the kernel takes no entry back. The
-    /// requests come from threads that run on the CPU of the queue. They are answered when the workers continue, or by
-    /// another process.
+    /// Gives a request to each entry that waits in a queue of the kernel, because a process cannot take such
+    /// an entry back from the kernel. The requests come from threads that run on the CPU of the queue. They
+    /// are answered when the workers continue, or by another process.
     fn pause_rings(&self, root: OwnedFd, timeout: Duration) -> Result<bool, Error> {
         let failed = |e| Error::system("pause the workers of the rings", e);
         self.require_same_cpus().map_err(failed)?;
@@ -112,6 +114,9 @@ impl WorkerControl {
         Ok(is_closed)
     }
 
+    /// Checks that the threads of the rings are pinned to all online CPUs, and that this process may run on
+    /// them.
+    ///
     /// # Errors
     /// Requests may come from a CPU on which no thread of the rings can run.
     fn require_same_cpus(&self) -> io::Result<()> {
@@ -159,7 +164,7 @@ impl WorkerControl {
         self.lock().iter().cloned().map(OwnedDevice).collect()
     }
 
-    /// Describes the request of a reply for another process.
+    /// Describes the request that waits for `reply`, for another process; `None` if its device is unknown.
     pub fn describe(&self, reply: &Reply) -> Option<Unanswered> {
         let device = match reply.target() {
             Target::Device(own) => Some(self.lock().iter().position(|device| Arc::ptr_eq(own, device))?),

@@ -40,7 +40,7 @@ impl Device {
         })
     }
 
-    /// Opens a second queue of the same file system, so that two threads need not share one.
+    /// Opens another device of the same file system, so that two threads need not share one.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         let clone = Device::open()?;
         clone_ioctl(clone.0.as_fd(), self.0.as_fd())?;
@@ -65,7 +65,8 @@ impl Device {
         }
     }
 
-    /// Makes [`Device::read_unless`] possible, for all processes that have this open file.
+    /// Makes reads fail with EAGAIN instead of waiting, as [`Device::read_unless`] requires. This applies to
+    /// all processes that share the open file description.
     pub(crate) fn set_nonblocking(&self) -> Result<(), Errno> {
         let flags = rustix::fs::fcntl_getfl(&self.0)?;
         rustix::fs::fcntl_setfl(&self.0, flags | rustix::fs::OFlags::NONBLOCK)

@@ -97,7 +97,8 @@ enum State {
     /// The ring's thread owns the area, which has a request that is not handled yet.
     Received,
     /// The handler owns the area. If the request was `copied`, the reply can be written to the payload;
-    /// otherwise the handler still reads the request there.
+    /// otherwise the handler still reads the request there. If the entry was `left`, the ring's thread does
+    /// not wait for the reply, and must be woken when the reply is given.
     Open { unique: Unique, copied: bool, left: bool },
     /// The ring's thread owns the area. If `aside` is not empty, its bytes must still be written to the
     /// payload.
@@ -209,7 +210,7 @@ impl Entry {
         matches!(*lock(&self.state), State::Open { unique: own, .. } if own == unique)
     }
 
-    /// Describes the entry for another process; `None` if the kernel owns it.
+    /// Describes the entry for another process; `None` if it holds neither a request nor a reply.
     ///
     /// # Errors
     /// Its request is being handled.
@@ -277,7 +278,8 @@ impl Entry {
         }
     }
 
-    /// Returns true if the reply was not given yet. When it is given, [`Deferred::take`] returns the entry.
+    /// Leaves the entry to the thread that holds the reply. Returns false if the reply was already given;
+    /// otherwise, [`Deferred::take`] returns the entry when the reply is given.
     pub(crate) fn leave(&self) -> bool {
         match &mut *lock(&self.state) {
             State::Open { left, .. } => {

@@ -1,9 +1,10 @@
 //! Pauses the workers of a mount between two requests, so that another process can take the mount over.
 //!
-//! A worker that waits for a request does not see that the gate is closed. It is woken by a request of this process
-//! ([`Gate::close`]). A worker that reads from `/dev/fuse` answers this request with an error; one with a ring keeps it.
-//! If requests come through rings, the worker that reads from `/dev/fuse` gets none of them, and also waits for
-//! [`Gate::wake_fd`]. No signal is used, because a signal could also interrupt a call of a client library.
+//! A worker that waits for a request does not see that the gate is closed. It is woken by a request of this
+//! process ([`Gate::close`]). A worker that reads from `/dev/fuse` answers this request with an error; one
+//! with a ring keeps it. If requests come through rings, no such request reaches the worker that reads from
+//! `/dev/fuse`, so this worker also polls [`Gate::wake_fd`]. No signal is used, because a signal could also
+//! interrupt a call of a client library.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -68,7 +69,7 @@ impl Gate {
 
     /// Whether a request of this thread only wakes a worker.
     pub(crate) fn is_waker(&self, tid: u32) -> bool {
-        // 0 is the caller of another PID namespace, and no thread.
+        // 0 stands for every caller in another PID namespace.
         tid != 0 && self.waker.load(Ordering::Acquire) == tid
     }
 

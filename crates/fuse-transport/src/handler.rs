@@ -17,8 +17,8 @@ pub trait Transport {
     /// Serves until the file system is unmounted or aborted, or a worker fails. The reply to a malformed
     /// request is EIO. Returns when all workers have ended.
     ///
-    /// The handler sees [`InitFlags::OVER_IO_URING`] in INIT only if this transport is ready for it, and
-    /// should use the flag if offered.
+    /// The handler sees [`fuse_proto::InitFlags::OVER_IO_URING`] in INIT only if this transport is ready for
+    /// it, and should then accept the flag.
     ///
     /// # Errors
     /// [`Error::System`] if a worker cannot be started or its device fails.

@@ -1,9 +1,9 @@
 //! Mounts with the mount API of Linux 5.2 (`fsopen(2)`, `open_tree(2)`, `move_mount(2)`).
 //!
-//! The kernel creates the FUSE root inode before INIT, and never caches its ACL. So the volume's root is a
-//! child of the FUSE root, and only that child is mounted: path walks then never pass the FUSE root. The
-//! whole file system is detached from the directory tree until the child is mounted, so a server that ends
-//! before that leaves nothing behind.
+//! The kernel creates the FUSE root inode before INIT, and never caches its ACL, so path walks through it
+//! would send GETXATTR each time. Therefore the volume's root is a child of the FUSE root, and only that
+//! child is mounted: path walks then never pass the FUSE root. The whole file system is detached from the
+//! directory tree until the child is mounted, so a server that ends before that leaves nothing behind.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -123,7 +123,7 @@ impl Mount {
             return Ok(());
         }
         match mountpoint::unmount_at(&self.path, mode) {
-            // Another process was faster.
+            // Another process has unmounted it meanwhile.
             Err(Error::NotMounted(_)) => Ok(()),
             unmounted => unmounted,
         }

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use crate::device::Device;
 use crate::error::Error;
 
-/// How often [`Notifier::wait_for_calls`] looks.
+/// How often [`Notifier::wait_for_calls`] checks whether all calls were made.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Queues notifications for the thread that writes them. Sending never waits, so handlers may send. Only

@@ -101,9 +101,9 @@ impl RingWorker {
     }
 }
 
-/// Creates the rings of all queues: several for each CPU that this process may use, and one for each other
-/// CPU, which other processes may use, or this one later. Another process may have described the entries `held`, which
-/// these rings take over.
+/// Creates the rings of all queues: the threads of `workers`, spread over the CPUs that this process may use,
+/// and one thread for each other CPU, because other processes may use it. The rings take over the entries
+/// `held`, if another process has described any.
 ///
 /// # Errors
 /// io_uring is missing or not allowed; there is no memory; or an entry cannot be taken over.

@@ -29,8 +29,8 @@ use crate::ring_worker::{RingWorker, ring_workers};
 pub struct DevFuse {
     device: Arc<Device>,
     control: WorkerControl,
-    /// The workers for the rings of a mount that another process has served, which are none if requests come through
-    /// `/dev/fuse`. `None` if the kernel still waits for the reply to INIT.
+    /// If the mount was taken over from another process: the workers of its rings, or none if requests come
+    /// through `/dev/fuse`. `None` for a new mount, whose INIT must be answered first.
     taken_over: Option<Mutex<Vec<RingWorker>>>,
 }
 
@@ -87,7 +87,8 @@ impl Transport for DevFuse {
 }
 
 impl DevFuse {
-    /// Serves, also from rings if the kernel offers them: `make_workers` creates them, or returns none.
+    /// Serves, also from rings if the kernel offers them: `make_workers` creates their workers, or returns
+    /// none.
     pub(crate) fn serve_with(
         &self,
         workers: &Workers,
@@ -121,7 +122,7 @@ impl DevFuse {
                 let (open, gate) = sync_channel(1);
                 let worker = move || match gate.recv() {
                     Ok(()) => self.serve_ring(ring_worker, workers, handler),
-                    // The rings were dropped before they were used.
+                    // The rings are not used, because one of their threads could not be started.
                     Err(_) => Ok(()),
                 };
                 match pool.start(format!("limen-ring-{}", gates.len()), worker) {

@@ -10,11 +10,11 @@
 //! kept aside until the handler is done with the request.
 //!
 //! # Hand-over to another process
-//! The kernel knows an entry by the address of its memory, and reads and writes there in the address space of the
-//! process that submits the command. So another process can commit an entry that holds a request: it maps memory at the
-//! same address, copies the request there, and replies ([`HeldEntry`], [`Ring::adopt`]). The kernel takes no entry back
-//! that waits for a request. Therefore the process that hands over first lets each entry receive a request
-//! ([`crate::WorkerControl::pause`]).
+//! The kernel knows an entry by the address of its memory, and reads and writes there in the address space of
+//! the process that submits the command. So another process can commit an entry that holds a request: it maps
+//! memory at the same address, copies the request there, and replies ([`HeldEntry`], [`Ring::adopt`]). A
+//! process cannot take an entry back from the kernel while the entry waits for a request. Therefore the
+//! process that hands over first lets each entry receive a request ([`crate::WorkerControl::pause`]).
 
 #![allow(unsafe_code)]
 
@@ -41,10 +41,10 @@ const RING_ENTRIES: u32 = 16;
 /// The bit of the ids of requests that this process causes itself; the kernel's own ids count upwards from 2.
 const WAKE_UP: u64 = 1 << 62;
 
-/// An id for a request that this process causes. Each is used once: the kernel finds the entry of a reply by the id
-/// (`fuse_uring_commit_fetch`). If two requests on one queue had the same, it would confuse their entries, and the next
-/// request would be written into memory that nobody reads. The process that served the mount before may have caused
-/// requests that are still unanswered, so the id of the process is part of the id.
+/// An id for a request that this process causes. Each is used once: the kernel finds the entry of a reply by
+/// the id (`fuse_uring_commit_fetch`). If two requests on one queue had the same id, the kernel would confuse
+/// their entries, and would write the next request into memory that no thread reads. The process that served
+/// the mount before may have caused requests that are still unanswered, so the process id is part of the id.
 fn next_wake_up() -> Unique {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed) & u64::from(u32::MAX);
@@ -52,7 +52,7 @@ fn next_wake_up() -> Unique {
     Unique(WAKE_UP | u64::from(std::process::id()) << 33 | number << 1)
 }
 
-/// Whether this process caused a request.
+/// Whether this process, or the one that served the mount before, caused a request.
 pub(crate) fn is_wake_up(unique: Unique) -> bool {
     unique.0 & WAKE_UP != 0
 }
@@ -60,7 +60,7 @@ pub(crate) fn is_wake_up(unique: Unique) -> bool {
 /// The user data of the completion for deferred replies. Entries are numbered from 0.
 const DEFERRED: u64 = u64::MAX;
 
-/// The ring of one thread. It serves one of the kernel's queues, from its first [`Ring::lend`] on.
+/// The ring of one thread. It serves one of the kernel's queues, from [`Ring::begin`] on.
 pub(crate) struct Ring {
     io: IoUring<squeue::Entry128>,
     device: Arc<Device>,
@@ -76,6 +76,7 @@ pub(crate) struct Ring {
     /// The entries that were taken over with their replies.
     answered: Vec<Arc<Entry>>,
     deferred: Arc<Deferred>,
+    /// Whether a poll of the eventfd of `deferred` is queued or submitted.
     listening: bool,
 }
 
@@ -146,9 +147,9 @@ impl Ring {
         Ok(())
     }
 
-    /// Begins: commits the entries that were taken over with their replies. If no request is held either, lends an
-    /// entry to the kernel. Must not be called before the reply to INIT, because the kernel rejects every entry until
-    /// then (`fuse_uring_cmd`).
+    /// Begins to serve: commits the entries that were taken over with their replies. If there are none, and
+    /// no request is held, lends a new entry to the kernel. Must not be called before the reply to INIT,
+    /// because the kernel rejects every entry until then (`fuse_uring_cmd`).
     pub(crate) fn begin(&mut self) -> io::Result<()> {
         for entry in std::mem::take(&mut self.answered) {
             self.commit(&entry)?;

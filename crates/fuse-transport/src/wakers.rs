@@ -1,10 +1,11 @@
-//! Threads that send requests from given CPUs to the file system that this process serves.
+//! Threads that send requests from given CPUs to the file system that this process serves, to wake the
+//! threads of its rings (see `gate.rs`).
 //!
-//! Such a request may wait until another process answers it, and not even SIGKILL ends that wait (`request_wait_answer`
-//! in `fs/fuse/dev.c`). A thread that waits keeps the descriptors open that it shares with the process. If devices were
-//! among them, a file system whose server is killed would never end, and all programs that use it would hang. So these
-//! threads have a table of descriptors of their own, which has only the file system in it. They must not log, because the
-//! file of the log is closed there.
+//! Such a request may wait until another process answers it, and not even SIGKILL ends that wait
+//! (`request_wait_answer` in `fs/fuse/dev.c`). A thread that waits keeps the descriptors open that it shares
+//! with the process. If devices were among them, a file system whose server is killed would never end, and
+//! all programs that use it would hang. So these threads have a table of descriptors of their own, with only
+//! a descriptor of the file system. They must not log, because the log file is not open in that table.
 
 #![allow(unsafe_code)]
 
@@ -20,7 +21,7 @@ use crate::cpus::pin;
 
 const MAX_WAITING: usize = 1024;
 
-/// Ends when it is dropped, as soon as all requests are answered.
+/// Starts the threads. After this is dropped, they end as soon as their requests are answered.
 #[derive(Debug)]
 pub(crate) struct Wakers {
     cpus: SyncSender<usize>,
@@ -60,8 +61,9 @@ fn leave_descriptors(kept: RawFd) -> io::Result<()> {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
     for number in open.into_iter().filter(|number| *number != kept) {
-        // SAFETY: no code of this thread or of a thread that it starts uses any other descriptor than `kept`. The owners
-        // of the descriptors in other threads have them in another table. The descriptor of the list is closed already.
+        // SAFETY: no code of this thread or of a thread that it starts uses any other descriptor than `kept`.
+        // The owners of the descriptors in other threads have them in another table. The directory that was
+        // listed is closed already.
         let _ = unsafe { rustix::io::try_close(number) };
     }
     Ok(())

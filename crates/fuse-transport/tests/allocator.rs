@@ -15,7 +15,7 @@ fn resident_bytes() -> usize {
 #[test]
 fn freed_blocks_are_returned_to_the_system() {
     fuse_transport::return_freed_memory();
-    // This would raise the allocator's threshold.
+    // Without the setting, this would raise the allocator's threshold.
     drop(std::hint::black_box(vec![1_u8; 16 * MIB]));
     let before = resident_bytes();
     // A small block that stays in use follows each large one.

@@ -427,8 +427,8 @@ impl Dispatch {
         init::config(acl, self.vfs.is_exclusive(), self.vfs.atime_mode())
     }
 
-    /// Handles distinguish open files for their locks. If this mount is exclusive, the kernel keeps the
-    /// locks.
+    /// A new handle, by which the locks of open files are told apart. If this mount is exclusive, the kernel
+    /// keeps the locks, so this returns 0.
     fn new_handle(&self) -> Fh {
         if self.vfs.is_exclusive() { Fh(0) } else { Fh(self.next_handle.fetch_add(1, Ordering::Relaxed)) }
     }

@@ -3,12 +3,13 @@
 //! One process pauses its workers, describes the mount ([`Handle::pause`]), and sends the description and its
 //! devices. The other one prepares everything ([`TakenOver::prepare`]), and serves as soon as the first one
 //! has promised not to continue ([`TakenOver::serve`]). A request that waits for a lock is answered by the
-//! next process, on the device from which the request was read.
+//! next process, through the device or the ring entry that the request came from.
 //!
-//! If requests come through io_uring, the first process lets each entry of the kernel's queues receive a request before
-//! it describes the mount, because the kernel takes no entry back. The description has the requests that are not handled
-//! and the replies that are not committed, which the next process takes over ([`HeldEntry`]). Requests that arrive in the
-//! meantime wait in the kernel until an entry of their queue is committed.
+//! If requests come through io_uring, the first process lets each entry of the kernel's queues receive a
+//! request before it describes the mount, because a process cannot take a waiting entry back from the kernel.
+//! The description has the requests that are not handled and the replies that are not committed, which the
+//! next process takes over ([`HeldEntry`]). Requests that arrive in the meantime wait in the kernel until an
+//! entry of their queue is committed.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -55,7 +56,7 @@ pub struct State {
     held: Option<Vec<HeldEntry>>,
 }
 
-/// See [`InitOut`]; the other fields have no effect after INIT.
+/// The fields of [`InitOut`] that still matter after INIT.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Negotiated {
     minor: u32,
