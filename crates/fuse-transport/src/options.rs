@@ -38,6 +38,7 @@ pub enum UnmountMode {
     Clean,
     /// Detaches the mount now; the file system ends with its last user.
     Lazy,
-    /// Aborts requests in flight, then as [`UnmountMode::Clean`]. Through fusermount3, nothing is aborted.
+    /// Aborts requests in flight, then unmounts as [`UnmountMode::Clean`]. Through fusermount3, nothing is
+    /// aborted.
     Force,
 }
