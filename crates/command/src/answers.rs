@@ -1,4 +1,4 @@
-//! The lines of JSON with which a mount answers a request that may take long.
+//! Reads the lines of JSON with which a mount answers a request that may take long.
 
 use std::io::{BufRead, ErrorKind};
 use std::time::{Duration, Instant};

@@ -33,7 +33,7 @@ use crate::error::CliError;
 use crate::registry::Entry;
 use crate::running::Running;
 
-/// How a request begins.
+/// The beginning of each request.
 pub(crate) const REQUEST: &str = "clone ";
 
 /// How many copies one mount makes at the same time.
@@ -42,7 +42,7 @@ const MAX_RUNNING: usize = 8;
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(2);
 /// How often progress is sent.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
-/// How long the mount waits for the next line of a client that looks the name up.
+/// How long the mount and the client wait for each other's next line while the client looks the name up.
 const LOOK_FOR: Duration = Duration::from_secs(10);
 /// The largest number of times that the client looks the name up.
 const MAX_LOOKS: u32 = 200;
@@ -168,8 +168,8 @@ fn serve(stream: &UnixStream, request: &CloneRequest, vfs: &Weak<Vfs>) -> io::Re
         let (progress, stop) = (&progress, &stop);
         scope.spawn(move || {
             let clone = || strong.clone_tree(request, progress, &|| stop.load(Ordering::Acquire));
-            // Without this event, the loop below would not end. Other threads use the volume further, as after a
-            // panic of a thread of the kernel's requests.
+            // After a panic, the loop below would not end without this event. Other threads continue to use
+            // the volume, as after a panic in the handler of a kernel request.
             let done = catch_unwind(AssertUnwindSafe(clone)).ok();
             let _ = of_clone.send(Event::Done(done));
         });
@@ -222,7 +222,7 @@ fn answer(done: Option<&Result<Inode, CloneFailure>>, counted: Counted) -> Value
     json!({ "error": error.to_string(), "kind": kind, "errno": errno, "removed": is_removed })
 }
 
-/// Makes the kernel forget the name for as long as the client does not find the copy.
+/// Makes the kernel forget the name each time that the client does not find the copy.
 fn expire(
     stream: &UnixStream,
     request: &CloneRequest,

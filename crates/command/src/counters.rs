@@ -1,4 +1,5 @@
-//! The counters of a running mount. Each belongs to the part of the mount that counts.
+//! The counters of a running mount. The part of the mount that counts owns its counters; a command gets
+//! references to them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Serves the metrics of a mount over HTTP/1.1: `GET /metrics`.
 //!
 //! One thread answers one connection at a time. So a client can delay other clients, by at most twice
-//! [`DEADLINE`] and [`crate::http::LINGER`], but it cannot delay the mount. Every connection is closed after
+//! [`DEADLINE`] plus [`crate::http::LINGER`], but it cannot delay the mount. Every connection is closed after
 //! one answer.
 
 use std::fmt;

@@ -95,8 +95,8 @@ fn send(mut stream: &UnixStream, value: &Value) -> io::Result<()> {
 
 fn serve(stream: &UnixStream, request: FileRequest, vfs: &Weak<Vfs>) -> io::Result<()> {
     stream.set_read_timeout(None)?;
-    // The client waits for this line before it sends inode numbers. Otherwise the buffer of the reader of its
-    // first line could have taken some of them.
+    // The client waits for this line before it sends inode numbers. Otherwise the buffered reader that read
+    // its first line could have consumed some of them.
     send(stream, &json!({ "ready": true }))?;
     let mut reader = BufReader::new(stream);
     loop {

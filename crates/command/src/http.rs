@@ -62,7 +62,7 @@ impl Request {
     }
 
     fn parse(head: &[u8]) -> Result<Request, Refusal> {
-        // A header that nobody asks for may hold any bytes (RFC 9110 section 5.5).
+        // A header that no caller reads may hold any bytes (RFC 9110 section 5.5).
         let head = String::from_utf8_lossy(head);
         let head = head.split("\r\n\r\n").next().unwrap_or_default();
         let mut lines = head.split("\r\n");
@@ -126,7 +126,8 @@ impl HttpResponse {
         write_before(stream, whole.as_bytes(), Instant::now() + limit)?;
         stream.shutdown(Shutdown::Write)?;
         if has_unread {
-            // Closing a socket with unread bytes would reset it, and the client might not see the answer.
+            // Closing a socket with unread bytes resets the connection, and the client might not see the
+            // answer.
             let until = Instant::now() + LINGER;
             let mut rest = [0; 4096];
             while read_before(stream, &mut rest, until).is_ok_and(|len| len > 0) {}

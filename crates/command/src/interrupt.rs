@@ -29,7 +29,7 @@ impl Interrupt {
         Ok(Interrupt(noted))
     }
 
-    /// For work that ends by itself: no signal sets it, and signals keep their effect.
+    /// An interrupt that no signal sets, for work that ends by itself. Signals keep their effect.
     pub fn never() -> Self {
         Interrupt(Arc::default())
     }

@@ -11,6 +11,7 @@
 //! | `registry` | which process serves which mount on this machine |
 //! | `clone`, `quotas`, `file_requests` | requests to a mount: copy a tree; change a quota; act on files |
 //! | `answers` | the lines with which a mount answers these requests |
+//! | `running` | the limit of such requests at the same time |
 //! | `counters`, `exported` | the counters of a mount; all its metrics as text |
 //! | `profile` | what the profilers of a mount record |
 //! | `statistics`, `exporter` | what a mount reports to other commands; its metrics over HTTP |

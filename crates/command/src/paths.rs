@@ -55,7 +55,7 @@ pub fn mountpoint(path: &Path) -> Result<PathBuf, CliError> {
     Ok(path)
 }
 
-/// The text of a file that this user or root has written; `None` for any other file. The content of another
+/// The text of a file that belongs to this user or to root; `None` for any other file. The content of another
 /// user's file is not trusted: it could make root wait for any process, or open any file.
 pub fn read_trusted(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;

@@ -45,7 +45,7 @@ impl<T> Queue<T> {
         self.lock().waiting.len()
     }
 
-    /// `None` when all is done.
+    /// Waits for the next task; `None` when no task waits or runs any more.
     fn take(&self) -> Option<T> {
         let mut state = self.lock();
         loop {

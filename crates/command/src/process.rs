@@ -39,7 +39,7 @@ impl Process {
         let timeout =
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
         let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-        // poll(2) can return early because of a signal; callers then call this function again.
+        // If a signal ends poll(2) early, this returns whether the process has ended by now.
         matches!(poll(&mut fds, Some(&timeout)), Ok(1..)) || !self.is_alive()
     }
 }

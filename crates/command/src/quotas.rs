@@ -24,7 +24,7 @@ use crate::error::CliError;
 use crate::registry::Entry;
 use crate::running::Running;
 
-/// How a request begins.
+/// The beginning of each request.
 pub(crate) const REQUEST: &str = "quota ";
 
 /// How many changes one mount makes at the same time.

@@ -58,8 +58,8 @@ impl Entry {
         written.what("cannot register the mount").at(path.display())
     }
 
-    /// Writes the options that map and squash users to a file that all users can read. Others can neither list
-    /// the directory nor read anything else in it.
+    /// Writes the options that map and squash users to a file that all users can read. Other users can
+    /// neither list the directory nor read the other files in it, because the umask of `limen` is 077.
     fn publish_ids(&self, directory: &Path) -> io::Result<()> {
         let path = ids_beside(&directory.join(self.device.to_string()));
         if self.ids.is_empty() {
@@ -145,8 +145,8 @@ pub fn by_device(device: u64) -> Option<Entry> {
     entries.into_iter().find(|entry| entry.process.is_alive())
 }
 
-/// The options that map and squash users on the mount with this device number, which must be live. Other than
-/// the entry, all users can read them, if root mounts. Empty if there are none or they cannot be read.
+/// The options that map and squash users on the mount with this device number, which must be live. If root
+/// mounts, all users can read the options, but not the entry. Empty if there are none or they cannot be read.
 pub fn ids(device: u64) -> String {
     let mut found = directories()
         .into_iter()

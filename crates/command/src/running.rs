@@ -1,8 +1,8 @@
-//! How many requests of one kind a mount serves at the same time.
+//! Limits how many requests of one kind a mount serves at the same time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A request that is being served. Dropping it ends the count, even after a panic.
+/// A request that is being served. It is counted until it is dropped, even after a panic.
 #[derive(Debug)]
 pub(crate) struct Running(&'static AtomicUsize);
 
@@ -43,7 +43,7 @@ mod tests {
     /// The longest wait for an answer.
     const LONG: Duration = Duration::from_secs(20);
 
-    /// An engine whose requests panic, or do not return, as long as this is set.
+    /// An engine whose requests succeed, panic, or do not return, depending on `state`.
     #[derive(Debug, Default)]
     struct Broken {
         inner: MemEngine,

@@ -12,7 +12,7 @@
 //! | `clone`, `quota` | see the modules `clone` and `quotas` |
 //! | `compact`, `cached`, `evict` | see the module `file_requests` |
 //! | `commit` | an empty line after everything that the mount has answered is committed; no answer if that fails |
-//! | `hand-over` | that of the mount's [`OnHandOver`] |
+//! | `hand-over` | the answer of the mount's [`OnHandOver`] |
 //!
 //! Only the mount's user and root can connect. `limen bench` uses the difference of two statistics.
 
@@ -76,7 +76,7 @@ pub struct Statistics {
     /// How the mount stays coherent with other mounts at the later moment; `None` if the mount does not
     /// report it.
     pub coherence: Option<Coherence>,
-    /// The last time that the mount lost its session, if there was one.
+    /// The last time that the mount lost its session; `None` if it never did.
     pub session_loss: Option<SessionLoss>,
     /// Whether requests come through io_uring, not `/dev/fuse`; `None` if the mount does not report it.
     pub uses_ring: Option<bool>,
@@ -84,8 +84,8 @@ pub struct Statistics {
     pub metrics: Option<SocketAddr>,
 }
 
-/// Called with the connection of a process that wants to take the mount over. It must check the user of that
-/// process.
+/// The function that is called with the connection of a process that wants to take the mount over. The
+/// function must check the user of that process.
 pub type OnHandOver = dyn Fn(UnixStream) + Send + Sync;
 
 /// The request for which a mount calls its [`OnHandOver`].
