@@ -31,7 +31,8 @@ use crate::ops::ACCESS_ACL;
 use crate::scratch::Scratch;
 use crate::series::Spread;
 
-/// No real user or group is expected to have this id, or an id from `FIRST_GROUP` on.
+/// The user that lists, and its primary group. No real user or group is expected to have this id, or an id
+/// from `FIRST_GROUP` on.
 const USER: u32 = 712_345;
 const FIRST_GROUP: u32 = 720_000;
 const FEW_GROUPS: usize = 4;

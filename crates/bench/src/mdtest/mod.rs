@@ -1,4 +1,5 @@
-//! The metadata benchmark, directly on the engine and the object store, without a mount.
+//! The benchmark of `limen mdtest`: metadata operations directly on the engine and the object store, without
+//! a mount.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -88,7 +88,7 @@ impl Options {
 }
 
 impl Shape {
-    /// The first directory number of each level, and the number of directories at the end.
+    /// The first directory number of each level, followed by the number of all directories.
     ///
     /// # Errors
     /// The tree would have too many files and directories.

@@ -79,7 +79,8 @@ impl<'a> Tree<'a> {
         self.levels.windows(2).skip(1).filter_map(|ends| Some(*ends.first()?..*ends.last()?))
     }
 
-    /// Creates a directory. As on a mount, access to the names in it is checked by the attributes in the reply.
+    /// Creates a directory, and records that the kernel got its attributes, as a mount does. Later operations
+    /// in the directory are checked against the access revision in these attributes.
     pub(super) fn mkdir(&self, dir: u64) -> Result<(), CliError> {
         let (parent, name) = self.name_of_dir(dir);
         let request = self.request(parent, &name, MakeKind::Directory, 0o755);
