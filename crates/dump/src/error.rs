@@ -29,12 +29,12 @@ pub enum DumpError {
     NotLoading,
     #[error("another process loads a dump here")]
     OtherProcess,
-    /// The caller ended it.
+    /// The caller ended the dump.
     #[error("the dump was stopped")]
     Stopped,
     #[error("the volume changes too fast for a dump while it is mounted")]
     TooFast,
-    /// On engines without snapshots.
+    /// Only on engines that cannot keep a snapshot for as long as a dump takes.
     #[error("limen clone is making a copy, or has left one unfinished")]
     Copying,
     #[error("the file with inode {ino} is too large to be read at once, and changes too fast")]

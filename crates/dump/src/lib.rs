@@ -56,13 +56,13 @@
 //!
 //! # Two databases and one store
 //!
-//! File data stays in the object store, and the loaded volume has the same id. If both databases were used,
-//! each would remove objects that the other needs. So a load gives the volume a new value of the setting
-//! [`Volume::loaded`](meta::Volume::loaded), and the marker in the store must name this value. Until
-//! `limen config --adopt-store` changes the marker, the loaded volume cannot be mounted or collected, or
-//! destroyed with its objects. After that, the volume in the other database cannot. Before the marker is
-//! changed, the counter of slices is raised above all numbers that the other database can have given out
-//! since the dump.
+//! File data stays in the object store, and the loaded volume has the same id. If the old and the new
+//! database were both used, each would remove objects that the other needs. So a load gives the volume a new
+//! value of the setting [`Volume::loaded`](meta::Volume::loaded), and the marker in the store must name this
+//! value. Until `limen config --adopt-store` changes the marker, the loaded volume cannot be mounted or
+//! collected, or destroyed with its objects. After that, the same holds for the volume in the old database.
+//! Before the marker is changed, the counter of slices is raised above all numbers that the old database can
+//! have given out since the dump.
 
 mod compare;
 mod counts;

@@ -3,9 +3,9 @@
 //!
 //! 1. All records are read into a file. Meanwhile, the stream of changes names the records that change.
 //! 2. These records are read again, and so are the records that change meanwhile, until few are left.
-//! 3. If the engine shows a moment for a short time ([`Engine::open_snapshot`]), the present moment is that
-//!    of the dump. The stream names the records that have changed up to that moment, and these are read as of
-//!    that moment.
+//! 3. If the engine can show one moment for a short time ([`Engine::open_snapshot`]), the dump shows the
+//!    present moment. The stream names the records that have changed up to that moment, and these are read as
+//!    of that moment.
 //!
 //! Other engines continue with these steps instead:
 //!
@@ -14,20 +14,21 @@
 //!    has not changed between its last read and that moment.
 //! 4. If it names another record, steps 2 and 3 are repeated with the records that it names.
 //!
-//! To read the stream costs as much as a request. So these steps end soon, unless other records change during
-//! every two requests. A record that changes all the time does not matter, because the request of step 3
-//! reads it.
+//! Reading the stream takes about as long as one request. So steps 3 and 4 end soon, unless further records
+//! change during every two requests. A record that changes all the time does not matter, because the request
+//! of step 3 reads it.
 //!
-//! That request also reads the rows of large files, one key for each chunk up to the end of the file, for as
-//! many chunks as one request may read. Only a file with more chunks than that takes several requests, so it
-//! must be quiet for their time.
+//! The request of step 3 also reads the rows of large files, one key for each chunk up to the end of the
+//! file, for as many chunks as one request may read. Only the rows of a file with more chunks than that take
+//! several requests, so this file must not change during these requests.
 //!
 //! The stream does not name a new inode, but it names the directory entry of the inode. The rows that share a
 //! slice are counted in the result. All such slices are known: a slice that is shared at that moment was
 //! shared before the dump began, or a file with one of its rows has changed since.
 //!
 //! The inodes of quotas are counted in the result too. Each change of a rule changes a setting, which is read
-//! with the few records of step 3: if it has changed since the rules were read, they are read again.
+//! with the few records of step 3: if the setting has changed since the rules were read, the rules are read
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -52,7 +53,7 @@ const MAX_CHANGED: usize = 200_000;
 /// How often step 3 is tried before the dump fails.
 const MAX_ROUNDS: u32 = 1_000;
 
-/// How many moments are tried if the engine drops a moment before everything of it was read.
+/// How many moments are tried if the engine drops the records of a moment before all of them were read.
 const MAX_MOMENTS: u32 = 3;
 
 /// The maximum number of chunks of large files whose rows are read with one request: 256 GiB.
@@ -276,7 +277,7 @@ impl LiveDump {
         Ok(settings.get(Quota::NEXT_SETTING).cloned())
     }
 
-    /// The same, as it was read with the last records.
+    /// The value of [`Self::rules_setting`], as it was read with the last records.
     fn read_setting(&self) -> Option<String> {
         self.volume.iter().find_map(|line| match line {
             Line::Setting { name, value } if name == Quota::NEXT_SETTING => Some(value.clone()),
@@ -395,14 +396,14 @@ impl LiveDump {
                 match (many.remove(&ino.0), chunks.get(&ino.0)) {
                     (Some(rows), _) => lines.extend(rows),
                     (None, Some(read)) if count <= *read => stored.chunk_lines(ino, count, &mut add)?,
-                    // It was not known as large, or it has grown much.
+                    // The file was not known to be large, or it has grown by many chunks.
                     (None, _) => {
                         self.changed.keys.insert(key.clone());
                         whole.remove(&key);
                     }
                 }
             } else if was_large && many.remove(&ino.0).is_some() {
-                // It was truncated after its rows were read.
+                // The file was truncated after its rows were read.
                 self.changed.keys.insert(key.clone());
             }
             self.found.insert(key, lines);

@@ -21,7 +21,7 @@ const MAX_NUMBERS: u64 = 1 << 62;
 /// The part of a dump, the number of the record in it, the kind of the line of an inode, and a name.
 type Position = (u8, u128, u8, Vec<u8>);
 
-/// What a check remembers of the lines that were read so far.
+/// The state of a check after the lines that were read so far.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
     last: Position,
@@ -40,7 +40,7 @@ impl Order {
     /// Checks the next line. [`Line::effects`] has found that its values can be stored.
     ///
     /// # Errors
-    /// It must not follow the earlier lines; the text says why.
+    /// The line must not follow the earlier lines; the text says why.
     pub(crate) fn add(&mut self, line: &Line) -> Result<(), String> {
         let position = position(line)?;
         let is_continued = matches!(line, Line::Rows { .. } | Line::Shared { .. });

@@ -188,7 +188,7 @@ fn inodes_of(records: Vec<Record>) -> Vec<Inode> {
     records.into_iter().filter_map(inode).collect()
 }
 
-/// The records that are stored with some inodes.
+/// The xattrs, symlink targets and rows of some inodes.
 #[derive(Debug, Default)]
 pub(crate) struct InodeContents {
     xattrs: HashMap<Ino, Arc<Xattrs>>,
@@ -275,8 +275,8 @@ impl InodeContents {
     }
 }
 
-/// The keys of an inode and of everything that can be stored with it. For the rows of a large file, `chunks`
-/// is the number of chunks.
+/// The keys of an inode and of everything that can be stored with it. The rows are those of the first
+/// `chunks` chunks, but at least of [`FEW_CHUNKS`].
 pub(crate) fn inode_keys(ino: Ino, chunks: u64) -> impl Iterator<Item = RecordKey> {
     let rows = (0..chunks.max(FEW_CHUNKS)).map(move |chunk| RecordKey::Slices(ino, ChunkIndex(chunk)));
     [RecordKey::Inode(ino), RecordKey::Xattrs(ino), RecordKey::Symlink(ino)].into_iter().chain(rows)

@@ -285,7 +285,7 @@ fn check_version(version: u32) -> Result<(), DumpError> {
     }
 }
 
-/// Reads all of `into`, after the line with this number.
+/// Fills `into`. If the input ends before that, the dump is cut off after the line with this number.
 fn read_exact(input: &mut dyn BufRead, into: &mut [u8], line: u64) -> Result<(), DumpError> {
     match input.read_exact(into) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(DumpError::CutOff { line }),
