@@ -1,8 +1,8 @@
 //! The thread of a mount that makes backups.
 //!
-//! All mounts of a volume look for a due backup. The one that claims it makes it ([`ClaimBackup`]). If that
-//! fails, the same mount tries again until the next one is due. If that mount ends, the next backup is made
-//! when it is due.
+//! Each mount of a volume checks whether a backup is due. The mount that claims the backup makes it
+//! ([`ClaimBackup`]). If that fails, this mount retries until the next backup is due. If this mount ends
+//! before that, no other mount makes the backup in its place.
 
 use std::io;
 use std::sync::Arc;
@@ -23,15 +23,15 @@ use crate::{create, remove_old};
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to wait after an error.
 const RETRY_EVERY: Duration = Duration::from_secs(300);
-/// The longest time between two looks at the last backup, which another mount may have made.
+/// The longest time between two queries for the last backup, which another mount may have made.
 const ASK_EVERY: Duration = Duration::from_secs(3600);
-/// The longest time that a backup may take, including the time in which the machine is suspended. After that
-/// it is given up, long before other mounts would remove its parts as abandoned.
+/// The longest time that an attempt to make a backup may take, including the time in which the machine is
+/// suspended. After that it is given up, long before other mounts would remove its parts as abandoned.
 const LONGEST: Duration = Duration::from_nanos(ABANDONED / 2);
 /// The nice value of the thread, because programs on this machine come first.
 const NICENESS: i32 = 10;
 
-/// Fails if the store does not belong to this volume, or not to this database of it; the text says why.
+/// Fails if the store belongs to another volume, or to another database of this volume; the text says why.
 pub type CheckOwner = dyn Fn() -> Result<(), String> + Send + Sync;
 
 /// The automatic backups of a mount, until this value is dropped.
@@ -81,8 +81,8 @@ struct Schedule {
 
 impl Schedule {
     fn run(&mut self) {
-        // For a thread, process 0 is the thread itself (setpriority(2)). If this fails, backups only cost
-        // more.
+        // On Linux, this sets the nice value of this thread only (setpriority(2)). If it fails, backups only
+        // slow other programs down more.
         let _ = rustix::process::setpriority_process(None, NICENESS);
         let (mut interval, mut ask_at) = (0, BootInstant::now());
         while !self.is_stopped() {
@@ -231,7 +231,7 @@ mod tests {
         };
         assert!(schedule.claim() > Duration::from_secs(3000));
         for round in 0..20 {
-            // Another mount makes a backup. Its clock is ahead and behind by a day, by turns.
+            // Another mount makes a backup. Its clock is alternately a day ahead and a day behind.
             let began = Time::new(Time::now().sec() + [86_400, -86_400][round % 2], round as u32);
             let value = LastBackup { began, took_secs: Some(1) }.encode();
             let effects = vec![Effect::PutSetting { name: LastBackup::SETTING, value }];

@@ -14,7 +14,7 @@ const DAY: u64 = 24 * HOUR;
 const MONTH: u64 = 31 * DAY;
 const YEAR: u64 = 366 * DAY;
 
-/// The number of newest backups that are kept whatever their age, even if the last one has its number from a
+/// The number of newest backups that are kept whatever their age, even if the id of the last one comes from a
 /// wrong clock.
 const NEWEST: usize = 24;
 
@@ -105,7 +105,7 @@ mod tests {
             .collect();
         all.insert(0, StoredBackup { id: BackupId(NOW + 20 * YEAR), is_complete: true });
         assert_eq!(all.len() - surplus(&all, all[0].id).len(), 24);
-        // The clock is right again. Backups of the future do not age those of the present.
+        // The clock is right again. A backup with a future id does not make the others older.
         for hours in 1..30 {
             let made = BackupId(NOW + hours * HOUR);
             all.insert(1, StoredBackup { id: made, is_complete: true });
