@@ -1,6 +1,6 @@
 //! Distributions with buckets that double in width.
 //!
-//! To record a value takes two relaxed additions to the copy of the thread ([`crate::shard`]). A reader may
+//! Recording a value takes two relaxed additions to the copy of the thread ([`crate::shard`]). A reader may
 //! see one of them without the other, so the sum may be off by the values that are being recorded. The count
 //! always agrees with the buckets, because it is their sum.
 

@@ -1,5 +1,5 @@
-//! The time that the current request of this thread has waited so far, and for what. It is also recorded as
-//! tracing spans.
+//! The time that the current request of this thread has waited so far, and for what. Each wait is also
+//! recorded as a tracing span.
 //!
 //! One thread handles a request from start to end, so the account is thread-local and costs no atomic
 //! operation. Threads that handle no request have an account too, which nobody reads.
@@ -10,9 +10,9 @@ use std::time::Duration;
 /// What a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitTarget {
-    /// The metadata engine, which answers a request of this kind.
+    /// A request of this kind to the metadata engine.
     Engine(&'static str),
-    /// The object store, which answers a request of this kind, or another thread's request to it.
+    /// A request of this kind to the object store, by this thread or by another one.
     Store(&'static str),
     /// The pause before a retry.
     Pause,
