@@ -1,4 +1,4 @@
-//! The parts that all pages have: the document, navigation, tables, meters.
+//! The parts that pages share: the document with its navigation, links, labels with values, and bars.
 
 use crate::html::Html;
 use crate::model::{Fact, Level, Tone};
@@ -152,7 +152,7 @@ pub(crate) fn facts<'a>(html: &mut Html, facts: impl IntoIterator<Item = &'a Fac
     html.raw("</dl>");
 }
 
-/// A bar for a share of a whole, with a label for those who cannot see it.
+/// A bar for a share of a whole, with a label for screen readers.
 pub(crate) fn bar(html: &mut Html, share: f64, of: Tone, label: &str) {
     let share = share.clamp(0.0, 1.0) * 100.0;
     // A share above zero is always visible.

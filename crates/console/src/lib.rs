@@ -10,7 +10,7 @@
 //! | `html` | HTML in which every text is escaped |
 //! | `model`, `source` | what pages show, and where it comes from |
 //! | `treemap` | areas in proportion to sizes |
-//! | `frame` | what all pages have: navigation, tables, meters |
+//! | `frame` | the parts that pages share: navigation, links, bars |
 //! | `pages` | one page each |
 
 mod frame;

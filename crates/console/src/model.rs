@@ -135,7 +135,7 @@ pub struct Quotas {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaRow {
     pub whose: String,
-    /// The path of a directory's quota.
+    /// The path of the directory, if this is a directory quota.
     pub path: Option<Vec<u8>>,
     /// The usage, the soft limit and the hard limit, as `limen quota list` shows them.
     pub bytes: String,
@@ -157,7 +157,7 @@ pub struct GarbageSummary {
 pub struct AccessQuery {
     /// A name, number, SID or DOMAIN\NAME.
     pub user: Option<String>,
-    /// The groups instead of those of the user database, separated by commas.
+    /// Groups, separated by commas, that replace the user's groups in the user database.
     pub groups: Option<String>,
     pub path: Vec<u8>,
     /// As `--want` of `limen access explain`.

@@ -1,8 +1,8 @@
 //! Targets of requests, and links to pages.
 //!
-//! A path of a volume is bytes. A link holds it percent-encoded byte by byte as `path`. A form cannot send
-//! such a field unchanged, because a browser sends text; so a form holds it as `hex`, which counts if `path`
-//! is missing or empty.
+//! A path in a volume may have any bytes. A link has the path as the field `path`, percent-encoded byte by
+//! byte. A form cannot send such a field unchanged, because a browser sends text. So a form has the path in
+//! hexadecimal digits as the field `hex`, which is used if `path` is missing or empty.
 
 use std::collections::BTreeMap;
 

@@ -3,14 +3,14 @@
 //! The pages show what the database holds, to a browser on this machine. Programs of other users of this
 //! machine, and other sites in the same browser, must not see them:
 //!
-//! - A request needs the token, which is random and printed for the user. The first request has it in its
-//!   address; the answer puts it into a cookie and redirects to the address without it.
+//! - A request needs the token, which is random and printed for the user. The first request has the token in
+//!   its address; the answer puts the token into a cookie and redirects to the address without the token.
 //! - The `Host` of a request must be this machine, so that a name of another site that suddenly resolves to
 //!   127.0.0.1 (DNS rebinding) reaches nothing.
 //! - There is nothing to change: only GET is answered, and no page has scripts.
 //!
-//! A browser sends the cookie to all ports of 127.0.0.1. So this does not protect against another user of
-//! this machine who makes the browser open a server of theirs on this machine: that server gets the token.
+//! A browser sends the cookie to all ports of 127.0.0.1. So the token is not protected from another user of
+//! this machine who runs a server on it and makes the browser open that server: the server gets the cookie.
 //!
 //! Each connection has a thread of its own, up to a limit, and one time limit for its whole request, so a
 //! slow client delays nobody. At most a few pages are made at a time, so that many requests do not overload

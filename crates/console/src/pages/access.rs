@@ -98,7 +98,7 @@ fn people(source: &dyn Source, asked: &AccessQuery, body: &mut Html) {
     body.raw("<li><a href=\"/access?path=%2F\">nobody: only the names</a></li></ul>");
 }
 
-/// The question: a user, a path, and an operation.
+/// The form in which the question is asked: a user, a path, and an operation.
 pub(super) fn form(source: &dyn Source, query: &Query, body: &mut Html) {
     let path = query.path();
     // A path that is not text cannot be in a text field.
