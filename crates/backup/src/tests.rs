@@ -103,7 +103,7 @@ fn a_backup_that_loses_a_part_or_the_store_is_not_completed() {
     let store = store(StoreOptions::default());
     let kept = create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap().0;
     let backups = || store.backups().unwrap();
-    // Another mount, whose clock is a week ahead, takes the backup for abandoned after all its parts were
+    // Another mount, whose clock is a week ahead, considers the backup abandoned after all its parts were
     // stored.
     let thinned = create(&engine, &volume, &store, &|| Ok(()), &mut |inodes| {
         let newest = if inodes == 60_001 { backups()[0].id } else { kept };

@@ -29,7 +29,8 @@ pub fn create(
     let began = Time::now();
     let backup = BackupId(u64::try_from(began.nanos()).map_err(io::Error::other)?);
     let written = write(engine, volume, store, backup, began, progress).and_then(|(manifest, parts)| {
-        // The mount of a machine whose clock is wrong may have taken this backup for abandoned.
+        // A mount on a machine whose clock is wrong may have considered this backup abandoned and removed
+        // parts.
         store.check_backup_parts(backup, parts).map_err(io::Error::other)?;
         check_owner().map_err(io::Error::other)?;
         store.finish_backup(backup, manifest.encode()?).map_err(io::Error::other)?;

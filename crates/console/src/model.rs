@@ -188,7 +188,7 @@ pub struct Explanation {
     pub because: Vec<String>,
     pub steps: Vec<Step>,
     pub remedies: Vec<Remedy>,
-    /// The command with the same answer.
+    /// The command that gives the same answer.
     pub command: String,
 }
 

@@ -13,8 +13,8 @@
 //! this machine who runs a server on it and makes the browser open that server: the server gets the cookie.
 //!
 //! Each connection has a thread of its own, up to a limit, and one time limit for its whole request, so a
-//! slow client delays nobody. At most a few pages are made at a time, so that many requests do not overload
-//! the database.
+//! slow client does not delay others. At most a few pages are made at a time, so that many requests do not
+//! overload the database.
 
 use std::fmt;
 use std::io;

@@ -1,7 +1,7 @@
 //! The transport between the kernel and a FUSE server: mounts, reads requests, writes replies and
 //! notifications.
 //!
-//! It uses the messages of [`fuse_proto`] and implements no file operation. The steps of a mount are:
+//! This crate uses the messages of [`fuse_proto`] and implements no file operation. The steps of a mount are:
 //!
 //! 1. [`Mount::prepare`] creates the file system, which is not visible yet, and the [`DevFuse`] that its
 //!    requests come from.

@@ -183,7 +183,7 @@ fn run(device: &Device, waiting: &Receiver<Queued>, shared: &Shared) {
         let mut alive = match queued {
             Queued::Notification(notification) => write(device, &notification),
             Queued::NotificationThen(notification, then) => write_then((notification, then)),
-            // If nobody waits any more, this does nothing.
+            // If no thread waits any more, this does nothing.
             Queued::Mark(mark) => {
                 let _ = mark.try_send(());
                 true

@@ -96,7 +96,7 @@ mod tests {
         let (mut reader, writer) = pipe().unwrap();
         let wakers = Wakers::start(File::open("/").unwrap().into()).unwrap();
         drop(writer);
-        // This would wait for ever if a thread had a copy of the writer.
+        // This would wait forever if a thread had a copy of the writer.
         assert_eq!(reader.read(&mut [0]).unwrap(), 0);
         let cpus = rustix::thread::sched_getaffinity(None).unwrap();
         let cpu = (0..1024).find(|cpu| cpus.is_set(*cpu)).unwrap();

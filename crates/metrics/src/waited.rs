@@ -2,7 +2,7 @@
 //! recorded as a tracing span.
 //!
 //! One thread handles a request from start to end, so the account is thread-local and costs no atomic
-//! operation. Threads that handle no request have an account too, which nobody reads.
+//! operation. Threads that handle no request have an account too, which is never read.
 
 use std::cell::Cell;
 use std::time::Duration;
