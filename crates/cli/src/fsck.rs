@@ -144,7 +144,7 @@ fn check_volume(args: &FsckArgs) -> Result<u8, CliError> {
     checked?;
     let Fsck { access: _access, scope, engine, findings, .. } = fsck;
     if !findings.repaired.is_empty() {
-        engine.sync().what(CANNOT_READ).at(&url)?;
+        engine.sync().what("the repairs may not survive a loss of power").at(&url)?;
     }
     let paths = findings.paths(&*engine, &scope).what(CANNOT_READ).at(&url)?;
     output::result(

@@ -48,6 +48,9 @@ Options for -o, separated by commas:
   transport=auto|ring|dev
                      how to receive requests from the kernel: ring through io_uring, dev through /dev/fuse,
                      auto through io_uring if the kernel offers it [default: auto]
+  noidle_class       never run the threads that serve io_uring in the scheduling class SCHED_IDLE. By default, busy ones
+                     run in it while other programs leave them enough time, because then a program stays on its CPU when
+                     its call returns
   subdir=DIR, metrics=ADDR, slow_ops=MS, log=FILE, key_file=FILE
                      same as --subdir, --metrics, --slow-ops, --log and --key-file, for fstab(5)
   acl_domain=DOMAIN  show users and groups in NFSv4 ACLs as name@DOMAIN [default: as numbers]
@@ -182,6 +185,7 @@ const FLAGS: &[Flag] = &[
     ("nonempty", |options| options.fuse.allow_nonempty = true),
     ("shared", |options| options.shared = true),
     ("sync_metadata", |options| options.sync_metadata = true),
+    ("noidle_class", |options| options.fuse.no_idle_class = true),
     ("writeback", |options| options.writeback = true),
     ("nowriteback", |options| options.writeback = false),
     ("abe", |options| options.rights.abe = true),

@@ -281,7 +281,7 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
         let (database, _) = url.open_volume()?;
         let meta = url.client(database.engine(), 1000)?;
         let mut printed = Ok(());
-        for hour in meta.trashed_hours(TrashHour(i64::MAX), None).at(&url)? {
+        for hour in meta.trashed_hours(TrashHour(i64::MAX), None, usize::MAX).at(&url)? {
             let scan = Scan::Dir { parent: hour.dir, after: None, limit: 1024, include: ScanInclude::Inodes };
             for page in scan.pages(|scan| meta.scan(scan)) {
                 for row in rows_of(&page.at(&url)?) {

@@ -100,7 +100,8 @@ impl MetaUrl {
     /// A program changes a file on a mount, and then a command reads the database: it must see the change.
     fn commit_answered(&self) {
         let shown = self.to_string();
-        let mounts = registry::all().into_iter().filter(|entry| entry.url == shown && entry.process.is_alive());
+        let mounts =
+            registry::all().into_iter().filter(|entry| entry.url == shown && entry.process.is_alive());
         mounts.for_each(|entry| commit_answered(&entry));
     }
 

@@ -373,3 +373,50 @@ fn a_mount_tells_its_transport() {
     }
     place.umount(&[]).ok();
 }
+
+/// A caller stays on its CPU if the thread that answers it is in the class SCHED_IDLE.
+#[test]
+fn threads_of_the_ring_are_in_the_idle_class_while_they_are_busy() {
+    const IDLE: &str = "5";
+    if !skip::is_root() {
+        return;
+    }
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    let is_alone = std::thread::available_parallelism().unwrap().get() == 1;
+    if place.status()["sessions"][0]["transport"] != "ring" || is_alone {
+        skip::unsupported_in_part("FUSE over io_uring, on two CPUs");
+        return;
+    }
+    let classes = || -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", place.server())).unwrap();
+        let stats = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("stat")).ok());
+        let of_ring = stats.filter(|stat| stat.contains("(limen-ring-"));
+        // The policy is field 41 of proc_pid_stat(5); the name is field 2.
+        of_ring
+            .map(|stat| stat.rsplit_once(')').unwrap().1.split_whitespace().nth(38).unwrap().to_owned())
+            .collect()
+    };
+    let request = || {
+        // The kernel caches no extended attribute.
+        let _ = rustix::fs::getxattr(place.mnt(), "user.none", &mut [0; 8][..]);
+    };
+    let until = |holds: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !holds() {
+            assert!(Instant::now() < deadline, "{:?}", classes());
+        }
+    };
+    until(&|| {
+        request();
+        classes().iter().any(|class| class == IDLE)
+    });
+    until(&|| classes().iter().all(|class| class != IDLE));
+
+    place.umount(&[]).ok();
+    place.mount(&["-o", "noidle_class"]).ok();
+    for _ in 0..2_000 {
+        request();
+        assert!(classes().iter().all(|class| class != IDLE));
+    }
+}

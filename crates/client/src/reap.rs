@@ -37,8 +37,7 @@ impl Meta {
         for orphan in orphans {
             let mut reaped = self.run(orphan, &BY_KERNEL);
             if reaped == Err(Failure::Operation(Errno::ENOTEMPTY)) && !stop() {
-                self.prune_tree(orphan.ino, stop)?;
-                reaped = self.run(orphan, &BY_KERNEL);
+                reaped = self.prune_tree(orphan.ino, stop).and_then(|()| self.run(orphan, &BY_KERNEL));
             }
             match reaped {
                 Err(failure) if !is_of_one(&failure) => return Err(failure),

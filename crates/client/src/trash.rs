@@ -102,24 +102,29 @@ impl Meta {
         }
     }
 
-    /// The hours in the trash before `before`, the oldest first; at most a few thousand of the oldest. An
-    /// entry whose name is not an hour belongs to the hour of its ctime.
+    /// The hours in the trash before `before`, the oldest first; at most the `max` oldest. An entry whose name is
+    /// not an hour belongs to the hour of its ctime.
     ///
     /// # Errors
     /// Those of the database.
-    pub fn trashed_hours(&self, before: TrashHour, user: Option<&Name>) -> Result<Vec<TrashedHour>, Failure> {
+    pub fn trashed_hours(
+        &self,
+        before: TrashHour,
+        user: Option<&Name>,
+        max: usize,
+    ) -> Result<Vec<TrashedHour>, Failure> {
         let mut hours: Vec<TrashedHour> = Vec::new();
         let users = Scan::Dir { parent: Ino::TRASH, after: None, limit: PAGE, include: ScanInclude::Nothing };
         for users in users.pages(|scan| self.scan(scan)) {
             for of_user in users? {
                 let Record::Dirent(_, name, Some(dirent)) = of_user else { continue };
                 if dirent.kind.is_dir() && user.is_none_or(|user| *user == name) {
-                    self.hours_of(dirent.ino, &name, before, &mut hours)?;
+                    self.hours_of(dirent.ino, &name, before, max, &mut hours)?;
                 }
             }
         }
         hours.sort_by_key(|hour| hour.hour);
-        hours.truncate(MAX_HOURS);
+        hours.truncate(max);
         Ok(hours)
     }
 
@@ -128,6 +133,7 @@ impl Meta {
         user_dir: Ino,
         user: &Name,
         before: TrashHour,
+        max: usize,
         hours: &mut Vec<TrashedHour>,
     ) -> Result<(), Failure> {
         let now = TrashHour::of(types::Time::now());
@@ -155,9 +161,9 @@ impl Meta {
                     hours.push(TrashedHour { hour, user_dir, user, dir, name, is_dir });
                 }
             }
-            if hours.len() > 2 * MAX_HOURS {
+            if hours.len() / 2 > max {
                 hours.sort_by_key(|hour| hour.hour);
-                hours.truncate(MAX_HOURS);
+                hours.truncate(max);
             }
         }
         Ok(())
@@ -172,7 +178,7 @@ impl Meta {
         if !self.has_trash()? {
             return Ok(Emptied { is_done: true, ..emptied });
         }
-        let hours = self.trashed_hours(what.before, what.user.as_ref())?;
+        let hours = self.trashed_hours(what.before, what.user.as_ref(), MAX_HOURS)?;
         let (mut left, mut at_once) = (what.most, AT_ONCE);
         let mut is_done = hours.len() < MAX_HOURS;
         for TrashedHour { user_dir, user, dir, name, is_dir, .. } in hours {

@@ -328,8 +328,13 @@ fn an_hour_of_the_trash_is_in_the_directory_that_names_it() {
     let user = s.run(&ops::GetInode(hour)).parent;
     let live = s.mkdir(Ino::ROOT, "live");
     s.damage(vec![dirent(user, "2020-01-01-00", user), dirent(user, "2020-01-01-01", live)]);
-    let hours = s.meta.trashed_hours(TrashHour::of(Time::new(Time::now().sec() + 7200, 0)), None).unwrap();
-    assert_eq!(hours.iter().map(|hour| hour.dir).collect::<Vec<_>>(), [hour]);
+    let soon = TrashHour::of(Time::new(Time::now().sec() + 7200, 0));
+    let hours = |max| {
+        let hours = s.meta.trashed_hours(soon, None, max).unwrap();
+        hours.iter().map(|hour| hour.dir).collect::<Vec<_>>()
+    };
+    assert_eq!(hours(usize::MAX), [hour]);
+    assert_eq!(hours(0), []);
 }
 
 #[test]

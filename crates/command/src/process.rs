@@ -1,7 +1,7 @@
 //! Processes of this machine, identified by id and start time, because ids are reused.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -36,11 +36,16 @@ impl Process {
         if !self.is_alive() {
             return true;
         }
-        let timeout =
-            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-        let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-        // If a signal ends poll(2) early, this returns whether the process has ended by now.
-        matches!(poll(&mut fds, Some(&timeout)), Ok(1..)) || !self.is_alive()
+        let until = Instant::now() + timeout;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&left)) {
+                Ok(1..) => return true,
+                Err(rustix::io::Errno::INTR) => {}
+                _ => return !self.is_alive(),
+            }
+        }
     }
 }
 

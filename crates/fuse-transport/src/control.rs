@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn only_fuse_devices_are_taken_over() {
-        let workers = Workers { threads: NonZeroUsize::MIN, max_write_bytes: 4096 };
+        let workers = Workers { threads: NonZeroUsize::MIN, max_write_bytes: 4096, idle_class: false };
         assert!(DevFuse::take_over(Vec::new(), None, &workers).is_err());
         for path in ["/dev/null", "/"] {
             let files = vec![File::open(path).unwrap().into()];

@@ -31,6 +31,8 @@ pub struct Workers {
     pub threads: NonZeroUsize,
     /// The size of each worker's buffer: at least the longest WRITE that INIT negotiates.
     pub max_write_bytes: u32,
+    /// Whether busy threads with a ring run in the class `SCHED_IDLE` if they can, so that callers stay on their CPUs.
+    pub idle_class: bool,
 }
 
 /// Handles one request. `unique` is the request's id, if the transport reports it besides the request's bytes.

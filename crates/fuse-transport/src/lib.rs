@@ -25,6 +25,7 @@ mod fd_passing;
 mod fusermount;
 mod gate;
 mod handler;
+mod idle_class;
 mod mount;
 mod mountinfo;
 mod mountpoint;

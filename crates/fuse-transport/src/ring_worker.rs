@@ -14,6 +14,7 @@ use crate::entry::{HeldEntry, Scratch};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::handler::{Handler, Workers, answer};
+use crate::idle_class::IdleClass;
 use crate::reply::Target;
 use crate::uring::{Event, Ring as ThreadRing, is_wake_up};
 
@@ -23,6 +24,8 @@ pub(crate) struct RingWorker {
     /// The CPU to pin the thread to. `None` if this process cannot run on the CPU of the queue: then no request of this
     /// process can wake the thread.
     cpu: Option<usize>,
+    /// The watcher of the pinned threads, and the index of this one among them.
+    idle_class: Option<(Arc<IdleClass>, usize)>,
 }
 
 impl std::fmt::Debug for RingWorker {
@@ -48,6 +51,7 @@ impl RingWorker {
             None => gate.wait_open(),
         };
         pass();
+        let mut counted = self.idle_class.as_ref().map(|(idle_class, index)| idle_class.count(*index));
         let mut scratch = Scratch::new();
         // Whether the kernel has accepted an entry of the ring.
         let mut served = self.ring.has_adopted();
@@ -68,6 +72,9 @@ impl RingWorker {
                 Event::Request(entry) if gate.is_closed() => self.ring.hold(entry).map_err(failed)?,
                 Event::Request(entry) => {
                     served = true;
+                    if let Some(counted) = &mut counted {
+                        counted.request();
+                    }
                     match entry.open(&mut scratch) {
                         (unique, _) if is_wake_up(unique) => entry.answer(unique, Ok(&[])),
                         (unique, bytes) => {
@@ -124,13 +131,16 @@ pub(crate) fn ring_workers(
         let (threads, pinned) = if is_ours(cpu) { (threads, Some(cpu)) } else { (1, None) };
         for _ in 0..threads {
             let ring = ThreadRing::new(Arc::clone(device), cpu as u16, payload_bytes, &control.entries)?;
-            ring_workers.push(RingWorker { ring, cpu: pinned });
+            ring_workers.push(RingWorker { ring, cpu: pinned, idle_class: None });
         }
     }
     for entry in held {
         let of_queue = ring_workers.iter_mut().filter(|worker| worker.ring.queue() == entry.queue);
         let worker = of_queue.min_by_key(|worker| worker.ring.len()).ok_or(io::ErrorKind::InvalidInput)?;
         worker.ring.adopt(entry)?;
+    }
+    if workers.idle_class {
+        watch(&mut ring_workers);
     }
     // Nothing may fail any more once the kernel waits for the entries.
     for worker in ring_workers.iter_mut().filter(|worker| worker.ring.len() == 0) {
@@ -140,6 +150,16 @@ pub(crate) fn ring_workers(
     device.set_nonblocking()?;
     let _ = control.pinned.set((0..queues).filter(|cpu| is_ours(*cpu)).collect());
     Ok(ring_workers)
+}
+
+/// Starts the watcher of the pinned threads.
+fn watch(ring_workers: &mut [RingWorker]) {
+    let cpus: Vec<usize> = ring_workers.iter().filter_map(|worker| worker.cpu).collect();
+    let Some(idle_class) = IdleClass::start(&cpus).map(Arc::new) else { return };
+    let pinned = ring_workers.iter_mut().filter(|worker| worker.cpu.is_some());
+    for (index, worker) in pinned.enumerate() {
+        worker.idle_class = Some((Arc::clone(&idle_class), index));
+    }
 }
 
 /// `FUSE_DEFAULT_MAX_PAGES_PER_REQ`: the payload size that the kernel requires if no larger WRITE is

@@ -141,7 +141,7 @@ fn attr(node: NodeId) -> Attr {
 }
 
 fn workers() -> Workers {
-    Workers { threads: NonZeroUsize::new(3).unwrap(), max_write_bytes: 1 << 20 }
+    Workers { threads: NonZeroUsize::new(3).unwrap(), max_write_bytes: 1 << 20, idle_class: true }
 }
 
 /// The transports that this machine supports.

@@ -43,13 +43,19 @@ pub struct Options {
     /// Threads that serve requests; `None` for four per CPU, because a request may wait for the object store.
     pub workers: Option<NonZeroUsize>,
     pub channel: Channel,
+    /// Whether the threads that serve a ring always stay in their ordinary scheduling class.
+    pub no_idle_class: bool,
     /// Requests that take at least this long are logged; with `None`, none are.
     pub slow: Option<Duration>,
 }
 
 impl Options {
     pub(crate) fn workers(&self) -> Workers {
-        Workers { threads: self.workers.unwrap_or_else(default_workers), max_write_bytes: MAX_WRITE_BYTES }
+        Workers {
+            threads: self.workers.unwrap_or_else(default_workers),
+            max_write_bytes: MAX_WRITE_BYTES,
+            idle_class: !self.no_idle_class,
+        }
     }
 }
 

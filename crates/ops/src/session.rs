@@ -27,7 +27,8 @@ impl Op for BeginSession {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
         let announced = announced(view)?;
         if announced.is_none()
-            && (view.setting("uuid")?.as_ref() != Some(&ctx.volume.uuid) || moves(view)? != ctx.volume.moves
+            && (view.setting("uuid")?.as_ref() != Some(&ctx.volume.uuid)
+                || moves(view)? != ctx.volume.moves
                 || view.setting(Volume::LOADED)?.unwrap_or_default() != ctx.volume.loaded)
         {
             return Err(Errno::ESTALE.into());
