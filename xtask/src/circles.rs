@@ -2,8 +2,8 @@
 //!
 //! A file imports another file if it names an item of that file by a path that begins with `crate`, `self`,
 //! `super` or the name of a child, in a `use` or elsewhere. If a file re-exports an item, a path through that
-//! file leads to the file that defines the item. A parent's `mod` lines and re-exports of its children are no
-//! imports; all other uses of its children are. Tests do not count.
+//! file leads to the file that defines the item. The `mod` lines of a parent and its re-exports of its
+//! children do not count as imports; all other uses of its children do. Tests do not count.
 //!
 //! A line `//! Circle: REASON` in the header of a file permits the circles through that file.
 
@@ -19,7 +19,7 @@ const PERMIT: &str = "//! Circle: ";
 /// A module, as the names of the modules on its path; the root is empty.
 type Name = Vec<String>;
 
-/// A path of a `use` or in code, and the name that it gets in this file.
+/// A path in a `use` or in code, and the name by which the file then uses the item.
 #[derive(Debug, PartialEq, Eq)]
 struct Import {
     segments: Vec<String>,
@@ -107,7 +107,7 @@ impl Modules {
         at
     }
 
-    /// The imports of each file, without the files that permit circles.
+    /// The files that each file imports. Files that permit circles are left out, as importers and as imports.
     fn edges(&self) -> BTreeMap<&Name, BTreeSet<Name>> {
         let checked = self.0.iter().filter(|(_, module)| !module.is_permitted);
         let edges = checked.map(|(name, module)| {
@@ -177,7 +177,7 @@ fn child(parent: &Name, name: &str) -> Name {
     parent.iter().cloned().chain([name.to_owned()]).collect()
 }
 
-/// The module of a file below `src`; `None` for the root of another program.
+/// The module of a file below `src`; `None` for a file in `src/bin`, which is the root of another program.
 fn name_of(path: &Path) -> Option<Name> {
     let inside = path.strip_prefix("src").ok()?.with_extension("");
     let mut name: Name = inside.iter().map(|part| part.to_string_lossy().into_owned()).collect();
@@ -192,7 +192,7 @@ fn name_of(path: &Path) -> Option<Name> {
     Some(name)
 }
 
-/// All paths in code without comments and literals.
+/// All paths in `code`, which contains no comments and literals; `true` for the paths of a `pub use`.
 fn imports(code: &str) -> Vec<(bool, Import)> {
     let mut found = Vec::new();
     let mut rest = String::with_capacity(code.len());

@@ -1,5 +1,5 @@
-//! Rules for Markdown files: the files and tests that they name exist, and no row of a table exists twice. A
-//! merge of two branches can double a row. ARCHITECTURE.md is short.
+//! Rules for Markdown files: the files and tests that they name exist, and no table contains a row twice,
+//! which a merge of two branches can cause. ARCHITECTURE.md has a maximum length.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! The table of crates in ARCHITECTURE.md shows the graph of their imports: each row names crates, the crates
 //! of this workspace that they import, and their purpose. A row imports only crates of the rows below it.
 //!
-//! Tests of a crate may import `skip`, the crates that [`FOR_TESTS`] names, and all crates of the rows below
+//! Tests of a crate may import the crates that [`FOR_TESTS`] permits for it, and all crates of the rows below
 //! it except engines.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ pub(crate) fn check(text: &str, manifests: &[Manifest]) -> Vec<Problem> {
         return vec![Problem { place: GRAPH_FILE.into(), what, remedy: "write one row for each crate" }];
     };
     let mut problems = Vec::new();
-    // The heading and the line below it are no rows.
+    // Skips the heading and the line of dashes below it.
     let present: Vec<&str> = text.lines().skip(line + 2).take_while(|line| line.starts_with('|')).collect();
     let rows = correct(present.iter().map(|line| parse(line)).collect(), manifests);
     let right: Vec<String> = rows.iter().map(|row| render(row, &rows)).collect();
@@ -99,7 +99,8 @@ fn downwards(mut rows: Vec<Row>) -> Vec<Row> {
     ordered
 }
 
-/// Finds imports that a manifest must not have and that the table does not show.
+/// Finds imports that are forbidden whatever the table says: crates for tests, engines, and what tests may
+/// not import.
 fn forbidden(manifest: &Manifest, rows: &[Row]) -> Vec<Problem> {
     let name = manifest.name.as_str();
     let level = |name: &str| rows.iter().position(|row| row.crates.iter().any(|known| known == name));

@@ -68,8 +68,8 @@ fn is_allowed(path: &str) -> bool {
     }
 }
 
-/// The positions at which a method of a condvar is called. `wait` of a condvar returns a result, which is
-/// unwrapped.
+/// The positions at which a method of a condvar is called. A method `wait` is that of a condvar if its result
+/// is unwrapped.
 fn waits(code: &str) -> impl Iterator<Item = usize> {
     let by_name = [".wait_timeout(", ".wait_while(", ".wait_timeout_while("];
     let named = by_name.into_iter().flat_map(move |name| code.match_indices(name));

@@ -7,8 +7,8 @@ use std::path::Path;
 use crate::problem::Problem;
 use crate::source::{Masked, is_test_file, lines_before_tests};
 
-/// Names that several crates have, sorted. Such a name means the same in two layers, for example a request of
-/// the kernel and its operation, or its crate makes clear what it is.
+/// Names that several crates have, sorted. Such a name means the same in each layer, for example a request of
+/// the kernel and the operation that serves it, or the name of its crate makes clear what the type is.
 const SHARED: &[&str] = &[
     "Activity",
     "Attr",

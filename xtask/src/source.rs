@@ -86,7 +86,7 @@ pub(crate) fn check(crate_name: &str, place: &str, inside: &Path, text: &str) ->
 }
 
 /// Checks the length of all sources of an engine together: Rust without tests, SQL and Lua, each without
-/// blank lines and comments. `files` is as for [`dead_files`], but also has the SQL and Lua files.
+/// blank lines and comments. `files` is as for [`dead_files`], but also contains the SQL and Lua files.
 pub(crate) fn check_length(crate_name: &str, place: &str, files: &[(PathBuf, String)]) -> Option<Problem> {
     if !crate_name.starts_with("engine-") {
         return None;
