@@ -1,9 +1,9 @@
 #!/bin/bash
 # Measures the cost of ACLs on Redis in a volume with many files, 100 in each directory. A third of the files
-# has no ACL. A third is in directories whose default ACL is equivalent to a mode. A third has access and
-# default ACLs of 511 entries, the most that the kernel sends. Prints the rate and the cost of creating the
-# files, and then the output of `limen bench acl` on that volume. Requires root, and two CPUs that do nothing
-# else.
+# has no ACL. A third is in directories whose default ACL is equivalent to a mode. A third is in directories
+# with access and default ACLs of 511 entries, the most that the kernel sends, and inherits such an ACL.
+# Prints the rate and the cost of creating the files, and then the output of `limen bench acl` on that volume.
+# Requires root, and two CPUs that do nothing else.
 #
 #   scripts/acl-scale.sh [LIMEN [DIRECTORIES [ROUNDS]]]
 #

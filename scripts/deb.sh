@@ -26,7 +26,7 @@ maintainer="${DEBFULLNAME:-limenfs} <${DEBEMAIL:-root@localhost}>"
 [[ $maintainer != *$'\n'* ]] || die "DEBFULLNAME and DEBEMAIL must be one line"
 [ -n "${DEBEMAIL:-}" ] || say "deb.sh: set DEBEMAIL and DEBFULLNAME to name a maintainer before you give the package to others" >&2
 
-# Users read all files of the package, whatever the umask here.
+# All users must be able to read the files of the package, whatever the umask is here.
 umask 022
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version *= *"\(.*\)"$/\1/p' Cargo.toml)
 [ -n "$version" ] || die "Cargo.toml has no version in [workspace.package]"

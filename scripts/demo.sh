@@ -102,7 +102,7 @@ printf '%s' "$plain"
 step "1. Format and mount"
 said=$(mktemp)
 volume_create demo >"$said"
-# The faster transport, if this kernel has it (Linux 6.14); limen asks the kernel for it.
+# Use io_uring, the faster transport, if this kernel has it (Linux 6.14 or later).
 ring=()
 [ ! -e /sys/module/fuse/parameters/enable_uring ] || ring=(-o transport=ring)
 volume_mount "${ring[@]}" >>"$said"

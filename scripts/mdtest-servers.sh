@@ -81,7 +81,7 @@ SQL
     esac
 }
 
-# With two connections, like the commits of one client.
+# Runs the server's load tool with two connections, like the commits of one client.
 probe() {
     case $1 in
     redis)

@@ -11,7 +11,7 @@ set -euo pipefail
 limen=$(readlink -f "${1:-$top/target/release/limen}")
 rounds=${2:-3}
 engines=("${@:3}")
-[ ${#engines[@]} -gt 0 ] || engines=(redis postgres mariadb etcd)  # and tikv, if it is built with --features tikv
+[ ${#engines[@]} -gt 0 ] || engines=(redis postgres mariadb etcd)  # and tikv, if limen is built with --features tikv
 [ -x "$limen" ] || die "$limen does not exist; build it: cargo build --release --package cli"
 [ "$(id -u)" = 0 ] || die "must run as root, because PostgreSQL runs as its own user"
 (cd "$top" && cargo build --quiet --package servers --example delay)
@@ -19,7 +19,8 @@ delay=${CARGO_TARGET_DIR:-$top/target}/debug/examples/delay
 # shellcheck source=scripts/servers.sh
 . "$top/scripts/servers.sh"
 
-# Prints "create open ... " of the medians: operations per second, or round trips per operation.
+# Prints the medians of create, readdirplus, rename and unlink: operations per second, or round trips per
+# operation.
 medians() { # FIELD FILE...
     python3 - "$@" <<'PY'
 import json, statistics, sys
@@ -50,14 +51,14 @@ for engine in "${engines[@]}"; do
     echo "| delay, threads | $columns | $columns |"
     echo '|---|---|---|---|---|---|---|---|---|'
     for micros in 0 200 1000 5000; do
-        # Below the ports that the kernel gives to clients.
+        # A port below those that the kernel gives to clients.
         relay=$((port - 10000))
         "$delay" "$relay" "$port" "$micros" &
         relay_process=$!
         trap 'kill "$relay_process" 2>/dev/null || true; servers_clean' EXIT
         sleep 0.2
         for threads in 1 50; do
-            # At most some seconds for each run with one thread.
+            # Fewer files with one thread, so that each run takes at most some seconds.
             files=$((threads == 1 ? 30 : 200))
             echo "| $(awk -v us="$micros" 'BEGIN { print us / 1000 }') ms, $threads | $(measure "${url/:$port/:$relay}" "$threads" "$files") |"
         done

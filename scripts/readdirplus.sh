@@ -1,6 +1,6 @@
 #!/bin/bash
 # Compares the two ways to read a tree with the attributes of its files, on Redis: `ls -l` of each directory
-# (READDIRPLUS: names and attributes together), and `stat` of each file by its name, as do programs that know
+# (READDIRPLUS: names and attributes together), and `stat` of each file by its name, as programs do that know
 # the names. The two ways take turns, each on a new mount, without and with a delay of 1 ms for each round
 # trip. Prints a table for docs/benchmarks.md: time, round trips, and what Redis received and sent. Requires
 # root, and two CPUs that do nothing else.
@@ -21,7 +21,7 @@ delay=${CARGO_TARGET_DIR:-$top/target}/debug/examples/delay
 mkdir "$work/mnt"
 
 server_start redis
-# Below the ports that the kernel gives to clients.
+# A port below those that the kernel gives to clients.
 relay=$((port - 10000))
 "$delay" "$relay" "$port" 1000 &
 relay_process=$!
@@ -29,7 +29,7 @@ trap '"$limen" umount --lazy "$work/mnt" >/dev/null 2>&1 || true; kill "$relay_p
 "$limen" format "$url" v --bucket "$work/objects" >/dev/null
 "$limen" mdtest "$url" /t --depth 1 --dirs 99 --files 100 --threads 16 --keep >>"$work/log" 2>&1
 
-# The bytes that Redis has received and sent, and the mount's round trips to read.
+# Prints the bytes that Redis has received and sent, and the round trips that the mount has made for reads.
 counters() {
     redis-cli -p "$port" info stats | tr -d '\r' | awk -F: '/^total_net_(input|output)_bytes/ { printf "%s ", $2 }'
     curl -fs "http://127.0.0.1:$((port + 1))/metrics" | awk '/^limen_engine_request_duration_seconds_count.*(read|scan)/ { n += $2 } END { print n + 0 }'

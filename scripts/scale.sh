@@ -41,7 +41,8 @@ for engine in "${engines[@]}"; do
             place=$work/$engine
         fi
         "$limen" format "$url" v --bucket "$work/objects" >/dev/null
-        # 10, 31, 100 or 316 directories, each with as many subdirectories. Each of all these has 100 files.
+        # The tree has 10, 31, 100 or 316 directories, each with as many subdirectories. Each directory, the
+        # top included, has 100 files.
         "$limen" mdtest "$url" /t --depth 2 --dirs $((power == 4 ? 10 : power == 5 ? 31 : power == 6 ? 100 : 316)) \
             --files 100 --threads 16 --keep --json >"$work/json" 2>>"$work/log"
         creates=$(python3 -c '

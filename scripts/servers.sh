@@ -1,8 +1,8 @@
 # Database servers for measurements; sourced after lib.sh, never executed.
 #
 # Each server, except that of TiKV, is Debian's, and syncs each commit: Redis by `appendfsync always`, the
-# others by default. It has its own folder below `work`, and its own loopback port. Requires root, because
-# PostgreSQL runs as its own user.
+# others by default. Each server has its own directory below `work`, and its own loopback port. Requires root,
+# because PostgreSQL runs as its own user.
 # shellcheck shell=bash
 #
 # Sets: work (a temporary directory), and for the running server: server (its process), port, url.
@@ -89,8 +89,8 @@ server_start() { # redis|postgres|mariadb|etcd|tikv
     esac
 }
 
-# Runs a command; prints its time in seconds and the largest memory of its process in MiB. Its output goes to
-# the log.
+# Runs a command; prints its time in seconds and the largest memory of its process in MiB. The output of the
+# command goes to the log.
 cost() { # COMMAND...
     python3 - "$work/log" "$@" <<'PY'
 import resource, subprocess, sys, time

@@ -1,6 +1,6 @@
 #!/bin/bash
-# `make static`: builds a limen that is linked to no shared library, with musl as its C library. Prints its
-# path last.
+# `make static`: builds a limen that is linked to no shared library, with musl as its C library. Prints the
+# path of the program last.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

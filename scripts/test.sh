@@ -80,8 +80,8 @@ check clippy-default cargo clippy --package engine-tikv --all-targets --quiet --
 check tidy cargo xtask tidy
 check deny scripts/deny.sh offline
 
-# The number of lines in a log that report a skip: SKIPPED, "SKIPPED IN PART", or LATER if a later step runs
-# the test.
+# The number of lines in a log that begin with HOW: SKIPPED, "SKIPPED IN PART", or LATER for a test that a
+# later step runs.
 said() { # LOG HOW
     grep -ac "^$2: " "$logs/$1.log" || true
 }

@@ -1,15 +1,15 @@
 #!/bin/bash
-# Measures what it costs to walk through directories, on a volume with NFSv4 ACLs: directories that everybody
-# may search, whose check limenfs skips, and the same directories that only one group may search. Two programs
-# take turns on all of them: `stat` of a file below 20 directories, and a build like that of a kernel, with
-# many small sources that include many headers. Prints a table for docs/benchmarks.md. Requires root, gcc,
-# make, curl, nfs4_setfacl, and two CPUs that do nothing else.
+# Measures what it costs to walk through directories, on a volume with NFSv4 ACLs. The same tree exists three
+# times, with different permissions to search its directories (see the table below). Two programs take turns
+# on all of them: `stat` of a file below 20 directories, and a build like that of a kernel, with many small
+# sources that include many headers. Prints a table for docs/benchmarks.md. Requires root, gcc, make, curl,
+# nfs4_setfacl, and two CPUs that do nothing else.
 #
 #   scripts/traverse.sh [LIMEN [ROUNDS]]
 #
 # | tree | who may search its directories |
 # |---|---|
-# | everybody | everybody |
+# | everybody | everybody: limenfs skips the check |
 # | group | the owner and one group: the kernel decides by the POSIX ACL that limenfs shows it |
 # | denied | as group, but another group is denied, which no POSIX ACL can say: the kernel asks limenfs for each caller |
 #

@@ -32,11 +32,11 @@ say "$tree: $(tar tf "$work/tree.tar" | wc -l) entries, $(du -sm "$work/tree.tar
 programs=(${PROGRAMS:-tar cp rm})
 say "engine, options: ${programs[*]} (medians of $rounds, seconds)"
 mkdir "$work/mnt"
-# A server does not stop while the mount is connected to it.
+# At the end, unmounts first, because a server does not stop while the mount is connected to it.
 relay=
 trap '"$limen" umount --force "$work/mnt" >/dev/null 2>&1 || true; kill $relay 2>/dev/null || true; servers_clean' EXIT
 
-# One round: the times of the programs. The next one begins when everything is committed.
+# One round: prints the times of the programs. Each program begins after everything before it is committed.
 round() { # URL|none OPTION
     [ "$1" = none ] ||
         "$limen" mount -d -o "$2,transport=${TRANSPORT:-dev}" --log "$work/log" "$1" "$work/mnt" >/dev/null
@@ -81,7 +81,7 @@ for engine in "${engines[@]}"; do
     *) server_start "$engine" ;;
     esac
     if [ -n "${DELAY:-}" ] && [ -n "$server" ]; then
-        # Below the ports that the kernel gives to clients.
+        # A port below those that the kernel gives to clients.
         "$delay" $((port - 10000)) "$port" "$DELAY" &
         relay=$!
         url=${url/:$port/:$((port - 10000))}

@@ -6,8 +6,8 @@
 # Runs once per step: the time in seconds that tests wait for a timestamp to change.
 #
 # The tests of EROFS remount the file system read-only. This fails while a file is open for writing, and other
-# tests leave files open until their process ends. So there are two processes: first all other tests, then
-# those.
+# tests leave files open until their process ends. So there are two processes: the first runs all other tests,
+# the second runs the tests of EROFS.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
@@ -26,8 +26,8 @@ fi
 
 scratch=$(mktemp -d)
 work="$directory/pjdfstest"
-# pjdfstest cannot build a path of exactly PATH_MAX bytes if the length of this path has one remainder of 127:
-# a remainder of 0 underflows (its two temporary directories take 22 bytes).
+# pjdfstest builds a path of exactly PATH_MAX bytes below this path and two temporary directories (22 bytes).
+# Its arithmetic underflows if the bytes that remain for the rest of the path are a multiple of 127.
 [ $(((4095 - 22 - ${#work}) % 127)) -ne 0 ] || work="$work-"
 trap 'rm -rf "$work" "$scratch"' EXIT
 mkdir -p "$work"

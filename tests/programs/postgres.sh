@@ -23,14 +23,14 @@ as "$bin/initdb" --pgdata "$data" --data-checksums --auth trust --username postg
 start
 as pgbench --host "$scratch" --initialize --quiet --scale $scale postgres
 for round in $(seq $rounds); do
-    # Vacuum would empty the history of the earlier rounds.
+    # Without --no-vacuum, pgbench would empty the history of the earlier rounds.
     as pgbench --no-vacuum --host "$scratch" --client 4 --jobs 2 --time $((seconds * 2)) postgres >"$scratch/bench-$round" 2>&1 &
     bench=$!
     sleep $seconds
     as "$bin/pg_ctl" --pgdata "$data" --mode immediate stop
     wait $bench || true
     start
-    # Every transaction adds one amount in three tables and records it in a fourth.
+    # Every transaction adds the same amount in three tables, and records it in a fourth table.
     sums=$(query --command "SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(bbalance) FROM pgbench_branches),
         (SELECT sum(tbalance) FROM pgbench_tellers), (SELECT coalesce(sum(delta), 0) FROM pgbench_history)")
     IFS='|' read -r accounts branches tellers history <<<"$sums"

@@ -31,7 +31,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 mkdir -p "$work/data/limen-test" "$work/home"
 
-# Another process may take the port in between; then the next one is tried.
+# If another process uses the port, the next port is tried.
 for port in $(shuf -i 20000-30000 -n 5); do
     "$server" --host 127.0.0.1 --port "$port" --access-key limen --secret-key test-secret "$work/data" \
         >"$work/server.log" 2>&1 &

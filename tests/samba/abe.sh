@@ -21,7 +21,7 @@ mount=$(mktemp -d "$(cd "$1" && pwd)/abe.XXXXXX")
 store=$(mktemp -d "$(cd "$2" && pwd)/abe.XXXXXX")
 trap 'rm -rf "$mount" "$store"; cleanup' EXIT
 
-# The group with access is the last one of both users.
+# The group with access is the last group of each user.
 add_user limen-abe-few
 add_user limen-abe-many
 lets_in=62399

@@ -1,6 +1,6 @@
-// A server for tests of the engine on TiKV. It serves TiKV's protocol (tikvpb) by unistore, the TiKV that TiDB
-// embeds for its own tests, and that of a placement driver (pdpb), on one port. The same port answers HTTP requests
-// of tests: counts, keys, splits of regions, lost requests, lost answers.
+// A server for tests of the engine on TiKV. On one port, it serves TiKV's protocol (tikvpb) and that of a placement
+// driver (pdpb). The data is in unistore, the TiKV that TiDB embeds for its own tests. The same port answers HTTP
+// requests of tests: counts, keys, splits of regions, lost requests, lost answers.
 //
 // Unistore has TiKV's versions of keys, its locks, and its commits in one and in two phases. It has one store, no
 // Raft, and no leader that changes.
@@ -27,9 +27,9 @@ import (
 
 const (
 	clusterID = 1
-	// TiKV's limit of an answer, server.max-grpc-send-msg-len.
+	// TiKV's default limit of the size of an answer, server.max-grpc-send-msg-len.
 	mostSentBytes = 10 << 20
-	// TiKV has no limit of a request.
+	// TiKV does not limit the size of a request.
 	mostReceivedBytes = 1 << 30
 )
 

@@ -53,7 +53,8 @@ func (p *placement) Tso(stream pdpb.PD_TsoServer) error {
 	}
 }
 
-// Takes timestamps from the source that the store also uses for one-phase commits, until as many in a row are ours.
+// Takes timestamps from the source that the store also uses for one-phase commits, until the last `count` of them are
+// consecutive.
 func consecutive(count uint32) *pdpb.Timestamp {
 	physical, logical := tikv.GetTS()
 	for taken := uint32(1); taken < count; taken++ {
