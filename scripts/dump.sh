@@ -1,7 +1,7 @@
 #!/bin/bash
-# Measures dump and load of a volume with a million files of 100 bytes: dumps it from Redis, loads it into
-# each database, reads everything back, and dumps it again. Compares the dumps record by record. Prints a
-# table for docs/benchmarks.md. Requires root, and two CPUs that do nothing else.
+# Measures dump and load of a volume with a million files of 100 bytes: dumps the volume from Redis, loads the
+# dump into each database, reads everything back, and dumps the volume again. Compares the dumps record by
+# record. Prints a table for docs/benchmarks.md. Requires root, and two CPUs that do nothing else.
 #
 #   scripts/dump.sh [LIMEN [DIRECTORIES [ENGINE ...]]]
 #
