@@ -126,6 +126,7 @@ impl BlockStore {
             .worker_threads(1)
             .max_blocking_threads(BACKGROUND_THREADS)
             .thread_name("limen-blocks")
+            .on_thread_start(host::begin_thread)
             .enable_all()
             .build()
             .map_err(|error| {

@@ -73,8 +73,8 @@ impl MetaUrl {
         kind.name()
     }
 
-    /// Opens the database. With `create`, creates it if it does not exist; without, mounts of this user on this machine
-    /// first commit everything that they have answered.
+    /// Opens the database. With `create`, creates it if it does not exist; without, mounts of this user and this URL on this
+    /// machine first commit the changes that they have answered.
     ///
     /// # Errors
     /// The database does not exist, is not a limenfs database, has a newer version, or cannot be read.

@@ -3,13 +3,17 @@
 mod common;
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
+use std::thread;
 
+use ::command::process::Process;
+use ::command::registry::Entry;
 use common::{LIMEN, Place, Said, limen};
 use engine_sqlite::{Options, SqliteEngine};
-use meta::{Effect, Engine, Record, RecordKey, Txn};
+use meta::{Effect, Engine, Record, RecordKey, Txn, Volume};
 use types::{Ino, OpId};
 
 #[test]
@@ -154,6 +158,43 @@ fn arguments_are_checked() {
     limen(&["format", "mem://", "vol"]).failed(2, &["limen mount mem://"]);
     limen(&["status", "mem://"]).failed(1, &["within its mount"]);
     assert!(!place.path("vol.db").exists());
+}
+
+/// A command that reads the database must see what a mount has answered and not committed yet.
+#[test]
+fn command_asks_the_mounts_of_its_url_to_commit() {
+    if !skip::is_root() {
+        return;
+    }
+    let place = Place::formatted();
+    let entry = Entry {
+        device: u64::MAX - u64::from(std::process::id()),
+        mountpoint: place.path("mnt"),
+        url: place.url(),
+        volume: "vol".into(),
+        process: Process::this(),
+        log: None,
+        ids: String::new(),
+        failure: None,
+    };
+    entry.write().unwrap();
+    let listener = UnixListener::bind(entry.socket().unwrap()).unwrap();
+    let database = place.path("vol.db");
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut request = String::new();
+        BufReader::new(&stream).read_line(&mut request).unwrap();
+        if request == "commit\n" {
+            let engine = SqliteEngine::open(&database, &Options::default()).unwrap();
+            let effects = vec![Effect::PutSetting { name: Volume::SYNC_METADATA, value: "1".to_owned() }];
+            engine.commit(&[Txn { op_id: OpId(7), guards: Vec::new(), effects }]).unwrap();
+            (&stream).write_all(b"\n").unwrap();
+        }
+    });
+    let shown = limen(&["config", "--json", &place.url()]);
+    entry.remove();
+    let shown: serde_json::Value = serde_json::from_str(&shown.ok()).unwrap();
+    assert_eq!(shown["sync_metadata"], true, "{shown}");
 }
 
 #[test]

@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use common::limen;
+use engine_sqlite::{Options, SqliteEngine};
 use harness::{Mounted, NOBODY, Random, as_user, refused};
+use meta::{Engine, Scan, ScanInclude};
 use rustix::fs::{StatVfsMountFlags, XattrFlags, getxattr_query, setxattr};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -271,6 +273,22 @@ fn all_forms_of_fsync_keep_data_and_names_over_a_kill() {
     volume.kill_and_remount();
     for (name, byte) in [("fsync", 3), ("fdatasync", 3), ("dir/closed", 4)] {
         assert!(fs::read(volume.at(name)).unwrap() == vec![byte; 5 * MIB], "{name}");
+    }
+}
+
+/// A command that reads the database asks for this, because it must see what the mount has answered.
+#[test]
+fn mount_commits_what_it_has_answered_when_it_is_asked() {
+    let Some(volume) = Mounted::new(&[]) else { return };
+    let engine = SqliteEngine::open(&volume.place.path("vol.db"), &Options::default()).unwrap();
+    for round in 0..20 {
+        let dir = volume.at(&format!("d{round}"));
+        fs::create_dir(&dir).unwrap();
+        (0..100).for_each(|number| fs::write(dir.join(number.to_string()), "").unwrap());
+        assert_eq!(volume.place.ask("commit"), "\n");
+        let parent = types::Ino(fs::metadata(&dir).unwrap().ino());
+        let scan = Scan::Dir { parent, after: None, limit: 1000, include: ScanInclude::Nothing };
+        assert_eq!(engine.scan(&scan).unwrap().snapshot.records.len(), 100);
     }
 }
 

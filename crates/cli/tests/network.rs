@@ -1007,20 +1007,6 @@ fn directory_is_held_until_another_mount_looks(kind: Kind) {
     pair.end_clean();
 }
 
-/// A command that reads the database sees what a mount on this machine has answered, although it is not committed yet.
-fn command_by_url_sees_what_the_mount_has_answered(kind: Kind) {
-    let Some(pair) = Pair::unmounted(kind, true) else { return };
-    pair.place.mount_url(&pair.url(), &[]).ok();
-    for round in 0..20 {
-        let dir = format!("d{round}");
-        fs::create_dir(pair.a(&dir)).unwrap();
-        (0..20).for_each(|at| make_held(&pair.a(format!("{dir}/{at}")), at));
-        let listed = limen(&["ls", &format!("{}:/{dir}", pair.url())]).ok();
-        assert_eq!(listed.lines().count(), 20, "{round}: {listed}");
-    }
-    pair.end_clean();
-}
-
 /// The mount that holds a directory is killed: everything that it had answered is there, because another
 /// mount on this machine, or the next one, replays its journal.
 fn killed_holder_loses_nothing(kind: Kind) {
@@ -1301,7 +1287,6 @@ macro_rules! on {
                 change_is_enforced_on_the_other_mount,
                 former_owner_cannot_change_the_file,
                 directory_is_held_until_another_mount_looks,
-                command_by_url_sees_what_the_mount_has_answered,
                 killed_holder_loses_nothing,
                 data_written_under_a_lock_is_read_under_the_next_lock,
                 destroyed_volume_leaves_nothing_in_the_database

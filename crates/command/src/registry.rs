@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
 
 use crate::error::{CliError, ErrorAt};
@@ -100,7 +101,7 @@ impl Entry {
     /// The mount has no socket, belongs to another user, or does not accept the line.
     pub fn connect(&self, request: &str) -> Result<UnixStream, CliError> {
         let path = self.socket().ok_or(CliError::new("the mount has no socket"))?;
-        let mut stream = UnixStream::connect(path)?;
+        let mut stream = connect(&path)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
         stream.write_all(format!("{request}\n").as_bytes())?;
@@ -137,6 +138,19 @@ impl Entry {
             failure: text("failure"),
         })
     }
+}
+
+/// Connects to a socket. Does not wait if the process there accepts no connections and its queue is full.
+///
+/// # Errors
+/// EAGAIN if the queue is full; those of connect(2).
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// The live mount with this device number.

@@ -25,7 +25,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ use meta::Counts;
 use metrics::Samples;
 use serde_json::{Value, json};
 use types::{SessionId, Time};
-use vfs::{Coherence, SearchCounts, SessionLoss};
+use vfs::{Coherence, SearchCounts, SessionLoss, Vfs};
 
 use crate::clone;
 use crate::counters::Counters;
@@ -45,6 +45,7 @@ pub use crate::process::own_cpu;
 use crate::profile;
 use crate::quotas;
 use crate::registry::{Entry, TIMEOUT};
+use crate::running::Running;
 
 const UNANSWERED: &str = "cannot get the mount's statistics";
 const UNKNOWN: &str = "its answer has an unknown format";
@@ -58,6 +59,8 @@ const MAX_ANSWER_BYTES: u64 = 4 << 20;
 const MAX_REQUEST_BYTES: u64 = 1024;
 /// The pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How many commands wait for a commit at the same time.
+const MAX_COMMITS: usize = 8;
 const RING: &str = "ring";
 
 /// The counters at one moment, or the difference between two moments.
@@ -186,12 +189,13 @@ pub fn query_text(entry: &Entry, request: &str) -> Result<String, CliError> {
     fetch(entry, request).what(UNANSWERED).at(entry.mountpoint.display())
 }
 
-/// Makes the mount that is registered as `entry` commit everything that it has answered, and waits for this for at most
-/// two seconds. A mount by an older version does not commit. If the mount does not do it, the caller sees only what is
-/// committed.
+/// Makes the mount that is registered as `entry` commit the changes of directories that it holds, and waits for this for at
+/// most two seconds. Data of open files is not stored. A mount by an older version does not commit. If the mount does not
+/// do it, the caller sees only what is committed.
 pub fn commit_answered(entry: &Entry) {
-    if let Err(error) = fetch(entry, COMMIT) {
-        tracing::debug!(%error, mountpoint = %entry.mountpoint.display(), "the mount has not committed what it has answered");
+    let answer = fetch(entry, COMMIT);
+    if answer.as_deref().ok() != Some("\n") {
+        tracing::debug!(?answer, mountpoint = %entry.mountpoint.display(), "the mount has not committed what it has answered");
     }
 }
 
@@ -362,17 +366,7 @@ fn answer(mut stream: UnixStream, counters: &Counters, hand_over: &Arc<OnHandOve
     let answer = match request.trim_end() {
         "profile" => return start_profile(stream, counters),
         "metrics" => exported::text(counters),
-        COMMIT => {
-            let vfs = Arc::clone(&counters.vfs);
-            let work = move || {
-                let done = vfs.meta().settle_held().map_err(|failure| failure.to_string());
-                let sent = done.and_then(|()| stream.write_all(b"\n").map_err(|error| error.to_string()));
-                if let Err(error) = sent {
-                    tracing::debug!(error, "cannot commit what is answered for another command");
-                }
-            };
-            return thread::Builder::new().name("limen-commit".into()).spawn(work).map(drop);
-        }
+        COMMIT => return start_commit(stream, &counters.vfs),
         HAND_OVER => {
             let hand_over = Arc::clone(hand_over);
             let work = move || hand_over(stream);
@@ -381,6 +375,24 @@ fn answer(mut stream: UnixStream, counters: &Counters, hand_over: &Arc<OnHandOve
         _ => format!("{}\n", counters.read().to_json()),
     };
     stream.write_all(answer.as_bytes())
+}
+
+/// Starts a thread that commits what the mount has answered. If too many do so, closes the connection.
+fn start_commit(mut stream: UnixStream, vfs: &Arc<Vfs>) -> io::Result<()> {
+    static RUNNING: AtomicUsize = AtomicUsize::new(0);
+    // Keep a weak reference, because the thread must not keep the mount's parts from being dropped.
+    let vfs = Arc::downgrade(vfs);
+    let work = move || {
+        let (Some(_running), Some(vfs)) = (Running::begin(&RUNNING, MAX_COMMITS), vfs.upgrade()) else {
+            return;
+        };
+        let done = vfs.meta().settle_held().map_err(|failure| failure.to_string());
+        let sent = done.and_then(|()| stream.write_all(b"\n").map_err(|error| error.to_string()));
+        if let Err(error) = sent {
+            tracing::debug!(error, "cannot commit what is answered for another command");
+        }
+    };
+    thread::Builder::new().name("limen-settle".into()).spawn(work).map(drop)
 }
 
 /// Serves a profiler on a thread of its own. If there are too many, closes the connection.

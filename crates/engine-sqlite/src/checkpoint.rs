@@ -52,9 +52,12 @@ impl Checkpointer {
         }
         self.txns.store(0, Ordering::Relaxed);
         let (database, running) = (self.database.clone(), Arc::clone(&self.running));
-        let work = move || match connect(&database) {
-            Ok(conn) => passive(&conn, &running),
-            Err(error) => tracing::warn!(%error, "cannot open a connection to checkpoint the log"),
+        let work = move || {
+            host::begin_thread();
+            match connect(&database) {
+                Ok(conn) => passive(&conn, &running),
+                Err(error) => tracing::warn!(%error, "cannot open a connection to checkpoint the log"),
+            }
         };
         match thread::Builder::new().name("limen-wal".into()).spawn(work) {
             Ok(spawned) => *thread = Some(spawned),

@@ -15,5 +15,6 @@ pub use boot::boot_id;
 pub use clock::{Instant, nanos_since_epoch, sleep, time_since_boot};
 pub use random::{HashMap, HashSet, RandomState, random};
 pub use thread::{
-    lock, park_timeout, read, receive, spawn, spawn_if_simulated, wait, wait_timeout, with_helpers, write,
+    begin_thread, lock, park_timeout, read, receive, set_thread_start, spawn, spawn_if_simulated, wait,
+    wait_timeout, with_helpers, write,
 };

@@ -8,13 +8,32 @@ use std::io;
 #[cfg(feature = "sim")]
 use std::sync::mpsc::TryRecvError;
 use std::sync::mpsc::{Receiver, RecvError};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 /// The longest time between two polls of a simulated thread.
 #[cfg(feature = "sim")]
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What each new thread does first.
+static THREAD_START: OnceLock<fn()> = OnceLock::new();
+
+/// Sets what each thread does first that [`spawn`] starts, or that calls [`begin_thread`]. Only the first call of this
+/// function has an effect.
+pub fn set_thread_start(start: fn()) {
+    let _ = THREAD_START.set(start);
+}
+
+/// Must be called first by a thread that was not started by [`spawn`], but may have been started by a thread that serves
+/// requests of the kernel: it has inherited that thread's CPU and scheduling class.
+pub fn begin_thread() {
+    if let Some(start) = THREAD_START.get() {
+        start();
+    }
+}
 
 /// Starts a thread.
 ///
@@ -25,7 +44,10 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Joi
     if let Some(machine) = crate::sim::machine() {
         return machine.spawn(name, Box::new(work));
     }
-    Builder::new().name(name.into()).spawn(work)
+    Builder::new().name(name.into()).spawn(move || {
+        begin_thread();
+        work();
+    })
 }
 
 /// Starts a thread if the calling one belongs to a simulated machine; otherwise returns the work. Crates that

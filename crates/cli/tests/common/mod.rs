@@ -192,15 +192,20 @@ impl Place {
 
     /// The statistics of the mount so far.
     pub(crate) fn statistics(&self) -> serde_json::Value {
+        serde_json::from_str(&self.ask("statistics")).unwrap()
+    }
+
+    /// The answer of the mount to a request at its socket.
+    pub(crate) fn ask(&self, request: &str) -> String {
         let server = format!("\"pid\": {}", self.server());
         let entries = fs::read_dir("/run/limen").unwrap().map(|entry| entry.unwrap().path());
         let mut files = entries.filter(|path| path.is_file() && path.extension().is_none());
         let ours = files.find(|path| fs::read_to_string(path).is_ok_and(|text| text.contains(&server)));
         let mut stream = UnixStream::connect(ours.unwrap().with_extension("sock")).unwrap();
-        stream.write_all(b"statistics\n").unwrap();
+        stream.write_all(format!("{request}\n").as_bytes()).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
-        serde_json::from_str(&text).unwrap()
+        text
     }
 
     /// The process ID of the mount, from the volume's only session.
