@@ -5,6 +5,7 @@
 # point).
 # Expects: limen (the program).
 
+# Formats a volume. `sync_metadata` is the same as `redis` here: the caller mounts it with `-o sync_metadata`.
 # shellcheck disable=SC2154  # limen is set by the script that sources this
 volume_create() { # NAME [sqlite|redis|sync_metadata|nfsv4]
     work=$(mktemp -d "${TMPDIR:-/tmp}/limen-$1.XXXXXX")

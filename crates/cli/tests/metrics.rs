@@ -163,7 +163,7 @@ fn scrape(address: &str) -> Families {
     Families::parse(&get(address, "/metrics"))
 }
 
-/// Scrapes until `is_there`: a request is measured shortly after its reply.
+/// Scrapes until `is_there` returns true, because a request is counted shortly after its reply.
 fn scrape_until(address: &str, is_there: impl Fn(&Families) -> bool) -> Families {
     let until = Instant::now() + HANG_TIMEOUT;
     loop {
@@ -263,7 +263,7 @@ fn a_port_in_use_fails_the_mount_and_off_serves_nothing() {
     place.mount(&["-o", "metrics=off"]).ok();
     assert_eq!(address(&place), None);
     place.umount(&[]).ok();
-    // The option on the command line takes precedence over the one in `-o`.
+    // `--metrics` takes precedence over `metrics` in `-o`.
     place.mount(&["-o", "metrics=off", "--metrics", &wanted]).ok();
     assert_eq!(address(&place), Some(wanted.clone()));
     assert!(limen(&["status", &place.url()]).ok().contains(&format!("http://{wanted}/metrics")));
@@ -326,7 +326,7 @@ fn a_slow_request_is_logged_with_where_its_time_went() {
     };
     assert!(ms("time") >= 200.0 && ms("engine") >= 200.0 && ms("engine") <= ms("time"), "{line}");
     assert!(line.contains(" store=0ns store_calls=0 "), "{line}");
-    // On a server, the mount is notified by a stream.
+    // The volume is on a database server, so the mount reads other clients' changes from a stream.
     let status: Value =
         serde_json::from_str(&limen(&["status", "--json", &server.url_with_long_timeouts()]).ok()).unwrap();
     let address = status["sessions"][0]["metrics"].as_str().unwrap();
@@ -351,7 +351,8 @@ fn held_directories_and_queued_changes_are_counted() {
         serde_json::from_str(&limen(&["status", "--json", &server.url_with_long_timeouts()]).ok()).unwrap();
     let address = status["sessions"][0]["metrics"].as_str().unwrap();
     let queued = |families: &Families| families.value("limen_queued_changes", &[]);
-    // As soon as a mount is notified of other clients' changes, it holds the directories that it creates.
+    // On a database server, a mount holds the directories that it creates only while it is in the state
+    // `notified`.
     scrape_until(address, |families| families.value("limen_coherence", &[("state", "notified")]) == 1.0);
     assert_eq!(scrape(address).value("limen_held_directories", &[]), 0.0);
     let directory = place.path("mnt").join("d");

@@ -1,7 +1,8 @@
 //! Mounts of volumes on real database servers: round trips per operation, the delay until a change is
 //! enforced on another mount, and behaviour when a server hangs, dies and restarts.
 //!
-//! Each case is written once and runs on every kind of server; see the end of this file.
+//! Most cases are functions that run on every kind of server; see the end of this file. The others are tests
+//! on one or two kinds.
 
 mod common;
 mod harness;
@@ -33,11 +34,11 @@ use servers::{Cut, Kind, Proxy, Server};
 
 /// Nothing in this file takes this long unless it hangs.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time after which most changes are enforced on the other mount: twice the bound that is promised
-/// without notifications. On a busy machine, a mount may sometimes have to wait for longer.
+/// At least half of the changes are enforced on the other mount within this time, which is twice the bound
+/// that is promised without notifications. On a busy machine, the others may take longer.
 const ENFORCED_WITHIN: Duration = Duration::from_secs(2);
-/// The time after which every change is enforced. The kernel keeps its cache three times as long unless it is
-/// notified.
+/// Every change is enforced within this time. While a mount is notified of changes, its kernel uses cached
+/// attributes for three times as long, so a test fails if the mount does not invalidate them.
 const ENFORCED_AT_LAST: Duration = Duration::from_secs(20);
 /// A mount whose stream works learns of a change within this number of polls. Two polls suffice, but threads
 /// that wait for a CPU may see the old state for longer. Within [`ENFORCED_AT_LAST`] there are at least 200
@@ -159,7 +160,8 @@ impl Drop for Pair {
     }
 }
 
-/// The command, with other session times.
+/// The command `limen` with these arguments. `session_ms` is as for [`Pair::mount_second`]; if it is empty,
+/// the session times are not overridden.
 fn with_times(args: &[&str], session_ms: &str) -> Command {
     let mut command = command(args);
     if !session_ms.is_empty() {
@@ -272,8 +274,8 @@ fn until(holds: impl Fn() -> bool) {
     }
 }
 
-/// The beginning of the last look at the second mount that still showed the old state: the time since the
-/// change, and the number of polls of the mount's stream since the change.
+/// How long the second mount showed the old state: the time and the number of polls of its stream, both from
+/// the change to the beginning of the last look that still showed the old state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stale {
     time: Duration,
@@ -385,8 +387,8 @@ fn jitter(random: &mut Random, most: Duration) {
     }
 }
 
-/// One mount looks a directory up for the first time while another mount makes it private: the reply may be
-/// older than the notification.
+/// One mount looks a directory up for the first time while another mount makes it private. The reply may have
+/// the old mode, although it arrives after the notification of the change.
 fn permission_revoked_during_the_first_lookup_is_enforced(kind: Kind) {
     let Some(pair) = Pair::new(kind, false, &[]) else { return };
     let times = if is_long() { 3_200 } else { 400 };
@@ -591,8 +593,8 @@ fn nothing_is_granted_after_the_lease_while_the_database_is_unreachable(kind: Ki
             assert_eq!(errno, Errno::ACCESS, "round {round}");
             let last = last.map_or(Duration::ZERO, |last| last.saturating_duration_since(revoked));
             eprintln!("{kind:?}: round {round}: last open granted {last:?} after the change");
-            // A call that the kernel was deciding when the database came back may be the last one that
-            // succeeds.
+            // An open that began after the database came back may succeed, because the mount may not have
+            // applied the change yet.
             assert!(
                 last < AWAY - Duration::from_millis(300) || last >= back - revoked,
                 "round {round}: {last:?}"
@@ -994,8 +996,8 @@ fn directory_is_held_until_another_mount_looks(kind: Kind) {
     }
     let recalls: Vec<Duration> = (0..20)
         .map(|at| {
-            // After a recall, a mount holds no new directory for a while. Each recall that follows soon makes
-            // this time longer.
+            // After a mount has given back a directory because another mount looked there (a recall), it
+            // holds no new directory for a while. Each recall that follows soon makes this time longer.
             fs::create_dir(pair.a(format!("r{at}"))).unwrap();
             (0..20).for_each(|file| make_held(&pair.a(format!("r{at}/{file}")), file));
             let looked = Instant::now();
@@ -1181,8 +1183,8 @@ fn stopped_holder_loses_its_directories(kind: Kind) {
     pair.end_clean();
 }
 
-/// A process outside of a PID namespace cannot know whether a process inside still runs, so only missing
-/// heartbeats end its session.
+/// A PID identifies a process only within its PID namespace. So a mount cannot know whether the process of a
+/// mount in another PID namespace has ended, and removes that mount's session only if heartbeats are missing.
 fn mount_in_another_pid_namespace_keeps_its_lock(kind: Kind) {
     let Some(pair) = Pair::unmounted(kind, false) else { return };
     let (mnt, url, log) = (pair.place.mnt(), pair.url(), pair.place.text("log"));

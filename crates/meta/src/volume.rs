@@ -35,7 +35,7 @@ impl AclKind {
     }
 }
 
-/// The default of [`Volume::inline_bytes`], which is one page of most databases.
+/// The default of [`Volume::inline_bytes`].
 pub const DEFAULT_INLINE_BYTES: u32 = 4096;
 
 /// The settings of a volume. `limen format` writes most of them.
@@ -75,12 +75,12 @@ pub struct Volume {
     /// Whether the object store must hold the marker that names this volume. `false` for volumes that were
     /// formatted before the marker existed, and for storage in memory.
     pub store_marker: bool,
-    /// A random text that `limen load` stored; empty if the volume was formatted here. The store's marker
-    /// contains the same text. So if several databases have records of this volume, only one of them can use
-    /// the store.
+    /// The text that `limen load` stored: a random part, and the id of the dump. Empty if `limen format`
+    /// created the volume in this database. The store's marker contains the text of the database that uses
+    /// the store. A database with another text, such as the one from which the dump was made, cannot use it.
     pub loaded: String,
-    /// How often the volume has moved to a copy of its objects. A client that knows another number may use a
-    /// store that is no longer the volume's.
+    /// How often the volume has moved to a copy of its objects. A client that has read another number may
+    /// still use the previous object store.
     pub moves: u64,
     pub created: Time,
 }
@@ -112,8 +112,8 @@ impl Volume {
     /// The name of the setting [`Volume::sid_rules`]; absent if there has never been a rule.
     pub const SID_RULES: &str = "sid_rules";
 
-    /// The name of the setting with the progress of the removal of unused ACLs: the session that last began
-    /// it, and the step of its work; absent if none ever began it.
+    /// The name of the setting with the progress of the removal of unused ACLs: the session that last began a
+    /// step of the removal, and the number of this step; absent if no session ever began one.
     pub const ACL_SWEEP: &str = "acl_sweep";
 
     /// The name of the setting [`Volume::trash_days`]; absent on volumes that were formatted before there was
@@ -159,7 +159,8 @@ impl Volume {
     /// Creates a volume: its settings, and an empty root directory that user 0 owns.
     ///
     /// # Errors
-    /// [`VolumeError::Exists`], and those of the database.
+    /// [`VolumeError::Exists`], those of [`Volume::load`] if the database contains a volume that cannot be
+    /// loaded, and those of the database.
     pub fn format(&self, engine: &dyn Engine) -> Result<(), VolumeError> {
         let root = Inode {
             size: DIR_BYTES,
@@ -268,7 +269,7 @@ impl Volume {
             return Err(damaged("format_version"));
         }
         // Volumes that were formatted before there was compression and encryption have neither setting. If
-        // only one of them is missing, blocks may be encrypted.
+        // only one of them is missing, the volume is damaged: its blocks may be encrypted.
         let is_older = get("compression").is_none() && get("encryption").is_none();
         let (compression, encryption) = match is_older {
             true => ("none".to_owned(), String::new()),

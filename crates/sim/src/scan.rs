@@ -2,8 +2,9 @@
 
 use meta::{Engine, Record, Scan};
 
-/// Passes all records of a range to `last_of`, which returns the position of a record in the order of the
-/// range. Begins after `first`.
+/// Passes each record of a range to `last_of`, beginning after the key `first`. `last_of` returns the
+/// record's key, and `scan` makes the query for the page after a key. Ends at the first error of the engine,
+/// without reporting it.
 pub(crate) fn scan_all<K>(
     engine: &dyn Engine,
     scan: impl Fn(K) -> Scan,

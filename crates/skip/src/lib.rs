@@ -16,8 +16,8 @@ use std::time::Duration;
 /// The environment variable that, if not empty, allows tests to be skipped.
 pub const ALLOW: &str = "LIMEN_ALLOW_SKIPS";
 
-/// Skips the calling test because `what` is missing. This is for things that can be provided: root, a
-/// program, a server.
+/// Reports that the calling test is skipped because `what` is missing; the test must then return. This is for
+/// things that can be provided: root, a program, a server.
 ///
 /// # Panics
 /// If [`ALLOW`] is not set.
@@ -30,7 +30,8 @@ pub fn missing(what: &str) {
     say("SKIPPED", what);
 }
 
-/// Skips the calling test because the kernel does not support `what`.
+/// Reports that the calling test is skipped because the kernel does not support `what`; the test must then
+/// return.
 pub fn unsupported(what: &str) {
     say("SKIPPED", what);
 }
@@ -40,12 +41,14 @@ pub fn unsupported_in_part(what: &str) {
     say("SKIPPED IN PART", what);
 }
 
-/// Skips the calling test in this step of `make test`, because `step` runs it.
+/// Reports that the calling test does not run in this step of `make test`, because the later step `step` runs
+/// it; the test must then return.
 pub fn later(step: &str) {
     say("LATER", step);
 }
 
-/// Whether the calling test runs in `make test-long`, which sets `LIMEN_LONG`. If not, skips the test.
+/// Whether the calling test runs in `make test-long`, which sets `LIMEN_LONG`. If not, reports that the test
+/// is skipped; it must then return.
 pub fn is_long() -> bool {
     let is_long = env::var_os("LIMEN_LONG").is_some();
     if !is_long {
@@ -55,8 +58,8 @@ pub fn is_long() -> bool {
 }
 
 /// The time for which a test of `make test-long` runs if it has no end of its own: ten minutes, or as many
-/// seconds as `LIMEN_LONG_SECONDS` says. If the calling test does not run in `make test-long`, skips it like
-/// [`is_long`].
+/// seconds as `LIMEN_LONG_SECONDS` says. If the calling test does not run in `make test-long`, returns `None`
+/// and reports that the test is skipped, like [`is_long`].
 ///
 /// # Panics
 /// If `LIMEN_LONG_SECONDS` is not a number.
@@ -70,7 +73,7 @@ pub fn long_time() -> Option<Duration> {
     })
 }
 
-/// Whether this process runs as root. If not, skips the calling test like [`missing`].
+/// Whether this process runs as root. If not, reports that the calling test is skipped, like [`missing`].
 ///
 /// # Panics
 /// Like [`missing`].

@@ -15,7 +15,7 @@ const HEARTBEAT_ENDS: u8 = 2;
 const ENDED: u8 = 3;
 
 impl Stop {
-    /// Set once, when the session ends.
+    /// Tells all threads to end permanently. Called when the session ends.
     pub(crate) fn set(&self) {
         self.0.store(ENDED, Ordering::Release);
     }
@@ -25,28 +25,28 @@ impl Stop {
     }
 
     /// Tells the threads of housekeeping to end, and with `heartbeat` also the heartbeat's thread. Has no
-    /// effect if the session ends.
+    /// effect after [`Stop::set`].
     pub(crate) fn pause(&self, heartbeat: bool) {
         self.change(if heartbeat { HEARTBEAT_ENDS } else { HOUSEKEEPING_ENDS });
     }
 
-    /// Undoes [`Stop::pause`]. Has no effect if the session ends.
+    /// Undoes [`Stop::pause`]. Has no effect after [`Stop::set`].
     pub(crate) fn unpause(&self) {
         self.change(RUNNING);
     }
 
-    /// Whether the threads of housekeeping end.
+    /// Whether the threads of housekeeping must end.
     pub(crate) fn ends_housekeeping(&self) -> bool {
         self.0.load(Ordering::Acquire) >= HOUSEKEEPING_ENDS
     }
 
-    /// Whether the heartbeat's thread ends.
+    /// Whether the heartbeat's thread must end.
     pub(crate) fn ends_heartbeat(&self) -> bool {
         self.0.load(Ordering::Acquire) >= HEARTBEAT_ENDS
     }
 
     fn change(&self, to: u8) {
-        // This fails if the session ends.
+        // This fails after `set`, and then the state must stay `ENDED`.
         let _ =
             self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| (state != ENDED).then_some(to));
     }

@@ -1,4 +1,4 @@
-//! The pages that are tables: sessions, live operations, quotas, garbage.
+//! The pages that list rows of one kind: sessions, live operations, quotas, garbage.
 
 use crate::frame::{self, Page};
 use crate::html::Html;

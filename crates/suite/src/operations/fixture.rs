@@ -55,7 +55,7 @@ pub(super) fn client(engine: &Arc<dyn Engine>) -> Client {
     client_of(engine, 10_000)
 }
 
-/// Another client, which creates at most `inodes` inodes.
+/// Another client, which leases `inodes` inode numbers. The caller must not create more inodes with it.
 pub(super) fn client_of(engine: &Arc<dyn Engine>, inodes: u64) -> Client {
     let meta = Meta::open(engine.clone(), CACHE_RECORDS).unwrap();
     let first = meta.lease(Counter::Ino, inodes).unwrap();
