@@ -82,7 +82,7 @@ fn find(sorted: &[Range], id: u32, from_to: impl Fn(&Range) -> (u32, u32)) -> Op
     let index = sorted.partition_point(|range| from_to(range).0 <= id).checked_sub(1)?;
     let range = sorted.get(index)?;
     let (from, to) = from_to(range);
-    // Neither operation overflows, because no range exceeds the highest id.
+    // Neither operation overflows: the range begins at `id` or below, and no range exceeds the highest id.
     let offset = id.checked_sub(from)?;
     if offset < range.count { to.checked_add(offset) } else { None }
 }

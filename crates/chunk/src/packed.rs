@@ -20,8 +20,8 @@
 //! fetches pages instead of the block. Measured with Zstandard: compressed as a whole, blocks would be 9 %
 //! smaller for programs and 30 % smaller for source code, but a random read of 4 KiB would decompress 4 MiB,
 //! which takes some milliseconds instead of 64 us. The header comes first because a reader knows its length
-//! from the block's length, but does not know the object's length: one request reads it on every kind of
-//! store, without a query for the size.
+//! from the block's length, but does not know the object's length. So one request reads the header on every
+//! kind of store, without a query for the size.
 //!
 //! Each block is encrypted under its own key: the BLAKE3 hash, keyed with the volume's key, of the first 44
 //! bytes, which include the salt. So no two blocks share a key, and neither do two encryptions of the same

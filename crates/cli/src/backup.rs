@@ -347,7 +347,8 @@ fn restore(args: &RestoreArgs) -> Result<(), CliError> {
 /// Chooses a complete backup: the one with the number `id`; without `id`, the newest one made by the database
 /// that owns the store. If that database has made none, chooses the backup from which it was restored. The
 /// newest backup in the store is not always the right one, because mounts of another database of the volume
-/// may have made it.
+/// may have made it. Without a marker, the owner is unknown: chooses the newest backup if one database has
+/// made all backups, and fails otherwise.
 fn choose(
     store: &BlockStore,
     place: &StoreLocation,
@@ -407,8 +408,8 @@ fn none(error: CliError, all: &[StoredBackup]) -> CliError {
     }
 }
 
-/// The backup from which a database was restored, by its [`Volume::loaded`]: a random text and the id of the
-/// dump. The id of a backup's dump begins with the number of the backup.
+/// The backup from which the database with this [`Volume::loaded`] was restored. `loaded` is a random text, a
+/// space, and the id of the dump. If the dump is a backup, its id begins with the number of the backup.
 fn origin(loaded: &str) -> Option<BackupId> {
     let (_random, dump) = loaded.split_once(' ')?;
     dump.split_once('-')?.0.parse().ok().map(BackupId)

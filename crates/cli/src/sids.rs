@@ -36,7 +36,7 @@ pub(crate) type Rules = (DomainTable, SidRules);
 /// The Windows identities of the volume that a command is about.
 #[derive(Debug, Default)]
 pub(crate) struct Sids {
-    /// `None` if the command is about no volume; then no SID has a number.
+    /// `None` if the command is about no volume; then no SID is mapped.
     target: Option<Target>,
     rules: OnceCell<Rc<Rules>>,
     of_file: HashMap<Sid, String>,
@@ -81,7 +81,7 @@ impl Sids {
         Ok(sids)
     }
 
-    /// The uid and gid that the volume's rules map this SID to; `None` if no rule does.
+    /// The number to which the volume's rules map this SID: both a uid and a gid. `None` if no rule maps it.
     ///
     /// # Errors
     /// The volume's rules cannot be read.
@@ -120,7 +120,8 @@ impl Sids {
         name
     }
 
-    /// The SID of a name such as `DOM\ann`; `None` if it is unknown, or is no name of a domain.
+    /// The SID of a name; `None` if it is unknown. wbinfo is asked only for names with a domain, such as
+    /// `DOM\ann`.
     pub(crate) fn named(&self, name: &str) -> Option<Sid> {
         if let Some(sid) = self.by_file.get(&name.to_lowercase()) {
             return Some(sid.clone());

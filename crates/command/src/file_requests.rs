@@ -28,7 +28,7 @@ const MAX_LINE_BYTES: u64 = 32;
 /// The request for each file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileRequest {
-    /// Stores chunks that have several rows again, with fewer rows.
+    /// Rewrites the chunks that have several rows, so that they have fewer.
     Compact,
     /// Returns how much of the file is cached.
     Cached,

@@ -1,9 +1,9 @@
 //! Finds changes that would grant an access that is denied.
 //!
-//! A candidate is a small change: an entry for this user on the file that denies access, or membership in a
-//! group. It is applied to a copy of the attributes of the files on the path, and all checks are evaluated
-//! again. Only a candidate with which all checks grant the access is shown, so this module has no access
-//! rules of its own.
+//! A candidate is a small change: more permissions for this user on each file that denies access, or
+//! membership in a group. It is applied to a copy of the user's groups or of the attributes of the files on
+//! the path, and all checks are evaluated again. Only a candidate with which all checks grant the access is
+//! shown, so this module has no access rules of its own. It changes nothing itself.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ use super::words::rights;
 use crate::target::show_name;
 use crate::users::Person;
 
-/// The maximum number of files that one access may require to change.
+/// The maximum number of steps. If more were needed, none is shown.
 const STEPS: usize = 8;
 /// The maximum number of groups that are tried.
 const GROUPS: usize = 64;
@@ -42,7 +42,7 @@ pub(super) fn remedies(opened: &Opened<'_>, person: &Person, path_checks: &PathC
     remedies
 }
 
-/// Grants the missing permission to this user alone, on each file that denies it.
+/// Steps that grant the missing permission to this user alone, one for each file that denies it.
 fn by_entries(opened: &Opened<'_>, person: &Person, path_checks: &PathChecks) -> Vec<Remedy> {
     let mut changed = path_checks.clone();
     let mut steps: Vec<Step> = Vec::new();
@@ -85,8 +85,8 @@ fn grant(opened: &Opened<'_>, person: &Person, check: &Check) -> Option<(Step, A
         let check = Check { access_attrs: after.clone(), ..check.clone() };
         evaluate(&person.cred, &check).is_granted()
     };
-    // An entry replaces the permissions that the user has by a group or as everyone else, so the entry
-    // repeats them.
+    // In a POSIX ACL, an entry for the user replaces the permissions that the user has by a group or as
+    // everyone else, so the entry repeats them.
     let has = |perm: Perm| {
         let check = Check { requirement: Requirement::Access(perm), ..check.clone() };
         evaluate(&person.cred, &check).is_granted()
@@ -172,7 +172,7 @@ fn grant(opened: &Opened<'_>, person: &Person, check: &Check) -> Option<(Step, A
     }
 }
 
-/// Makes the user a member of a group whose members have the access, if there is such a group.
+/// The advice to make the user a member of a group, if membership in one of the groups grants the access.
 fn by_group(opened: &Opened<'_>, person: &Person, path_checks: &PathChecks) -> Option<Remedy> {
     let cred = &person.cred;
     let grants = |gid: &u32| {

@@ -125,8 +125,8 @@ fn an_unknown_name_is_absent_only_in_the_listed_part_of_a_directory() {
         cache.get(&dirent_key(2), Some(Instant::now())).is_none(),
         "others may have created it meanwhile"
     );
-    // A page that does not connect to the mark adds nothing, one that connects does, and one that covers less
-    // removes nothing.
+    // The mark says that the directory is completely cached up to entry 4. A page that begins later does not
+    // move it, a page that begins there does, and a page that ends earlier does not move it back.
     cache.listed(Ino::ROOT, Some(&name(5)), None, before, Seq(5));
     assert!(!is_absent(&cache, 6));
     cache.listed(Ino::ROOT, Some(&name(4)), None, before, Seq(5));
@@ -154,8 +154,8 @@ fn a_directory_that_lost_an_entry_is_not_known_completely() {
         assert!(others < 100_000, "the entry was never evicted");
     }
     assert!(!is_absent(&cache, 1) && !is_absent(&cache, 2));
-    // An entry that the floor rejects is lost as well: here the entry comes late and is older than what was
-    // evicted.
+    // An entry that the cache rejects is lost as well: here the entry comes late, and its `Seq` is below the
+    // floor, which is at least the `Seq` of everything that was evicted.
     let before = cache.before(Ino::ROOT);
     cache.listed(Ino::ROOT, None, None, before, Seq(9));
     assert!(is_absent(&cache, 2));

@@ -100,7 +100,7 @@ impl Program {
         self.shared.trace(&format!("client {} program {}: {what}", self.client, self.number));
     }
 
-    /// Reports a finding, unless the client stood still a short time ago.
+    /// Reports a finding, unless the client was paused, or its machine suspended, a short time ago.
     pub(super) fn find(&self, what: &str) {
         let Program { client, shared, .. } = self;
         if !shared.has_stood_still(*client, OUTDATED * 2) {
@@ -224,8 +224,8 @@ impl Program {
             }
             let written = self.vfs.files.write(ino, 0, &bytes);
             host::sleep(Duration::from_millis(host::random() % 500));
-            // If data could not be stored, a later flush stores it, or it is lost for good. The lock is kept
-            // until then.
+            // If a flush fails, a later one stores the data, or the data is lost for good. So the lock is
+            // kept for up to 20 more flushes.
             let mut tries = 0;
             while written.is_ok() && self.vfs.files.flush(ino).is_err() && tries < 20 {
                 host::sleep(Duration::from_secs(1));
