@@ -28,7 +28,12 @@ pub(crate) fn on_each<T: Send>(
     };
     let mut answers = thread::scope(|scope| {
         // If a thread cannot be started, the others send its requests.
-        let start = |_| Builder::new().name("limen-buckets".to_owned()).spawn_scoped(scope, work).ok();
+        let begin_and_work = || {
+            host::begin_thread();
+            work()
+        };
+        let start =
+            |_| Builder::new().name("limen-buckets".to_owned()).spawn_scoped(scope, begin_and_work).ok();
         let threads: Vec<_> = (1..buckets.len().min(THREADS)).filter_map(start).collect();
         let mut answers = work();
         for thread in threads {

@@ -285,7 +285,12 @@ fn mount_commits_what_it_has_answered_when_it_is_asked() {
         let dir = volume.at(&format!("d{round}"));
         fs::create_dir(&dir).unwrap();
         (0..100).for_each(|number| fs::write(dir.join(number.to_string()), "").unwrap());
-        assert_eq!(volume.place.ask("commit"), "\n");
+        let mut answer = volume.place.ask("commit");
+        while answer.starts_with('{') {
+            // This test got no CPU for so long that the mount did not wait for its request.
+            answer = volume.place.ask("commit");
+        }
+        assert_eq!(answer, "\n");
         let parent = types::Ino(fs::metadata(&dir).unwrap().ino());
         let scan = Scan::Dir { parent, after: None, limit: 1000, include: ScanInclude::Nothing };
         assert_eq!(engine.scan(&scan).unwrap().snapshot.records.len(), 100);

@@ -5,6 +5,7 @@ mod common;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -389,16 +390,20 @@ fn threads_of_the_ring_are_in_the_idle_class_while_they_are_busy() {
         skip::unsupported_in_part("FUSE over io_uring, on two CPUs");
         return;
     }
-    let classes = || -> Vec<String> {
+    let ring_threads = || -> Vec<PathBuf> {
         let tasks = fs::read_dir(format!("/proc/{}/task", place.server())).unwrap();
-        let stats = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("stat")).ok());
-        let of_ring = stats.filter(|stat| stat.contains("(limen-ring-"));
-        // The policy is field 41 of proc_pid_stat(5); the name is field 2.
-        of_ring
-            .map(|stat| stat.rsplit_once(')').unwrap().1.split_whitespace().nth(38).unwrap().to_owned())
+        let stats = tasks.map(|task| task.unwrap().path().join("stat"));
+        stats
+            .filter(|stat| fs::read_to_string(stat).is_ok_and(|stat| stat.contains("(limen-ring-")))
             .collect()
     };
-    let is_idle = || classes().iter().any(|class| class == IDLE);
+    let is_idle = |threads: &[PathBuf]| {
+        threads.iter().any(|stat| {
+            let stat = fs::read_to_string(stat).unwrap();
+            // The policy is field 41 of proc_pid_stat(5); the name is field 2.
+            stat.rsplit_once(')').unwrap().1.split_whitespace().nth(38) == Some(IDLE)
+        })
+    };
     // Another thread sends the requests, because they may have to wait for a thread of this class.
     let requests_while = |watch: &dyn Fn()| {
         let is_over = AtomicBool::new(false);
@@ -413,18 +418,20 @@ fn threads_of_the_ring_are_in_the_idle_class_while_they_are_busy() {
             watch();
         });
     };
+    let threads = ring_threads();
     requests_while(&|| {
         let deadline = Instant::now() + Duration::from_secs(60);
         // On a busy machine, no thread stays in the class for more than some milliseconds.
-        while !is_idle() {
+        while !is_idle(&threads) {
             assert!(Instant::now() < deadline, "no thread is in the class");
         }
     });
-    soon("no thread is in the class", || !is_idle());
+    soon("no thread is in the class", || !is_idle(&threads));
 
     place.umount(&[]).ok();
     place.mount(&["-o", "noidle_class"]).ok();
-    requests_while(&|| (0..200).for_each(|_| assert!(!is_idle())));
+    let threads = ring_threads();
+    requests_while(&|| (0..2_000).for_each(|_| assert!(!is_idle(&threads))));
 }
 
 /// Calls a function when it is dropped.

@@ -664,10 +664,17 @@ fn the_new_process_serves_if_the_old_one_is_killed_after_it_has_described_the_mo
         let listener = UnixListener::bind(&socket).unwrap();
         move || {
             let (mut front, _) = listener.accept().unwrap();
+            let mut request = line_of(&front);
+            // Before the new process opens the database, it asks the mount to commit.
+            while request == "commit\n" {
+                front.write_all(b"\n").unwrap();
+                front = listener.accept().unwrap().0;
+                request = line_of(&front);
+            }
             let mut behind = UnixStream::connect(&real).unwrap();
             fs::remove_file(real).unwrap();
             // Relay the request, the greeting, and the wanted options.
-            behind.write_all(line_of(&front).as_bytes()).unwrap();
+            behind.write_all(request.as_bytes()).unwrap();
             front.write_all(line_of(&behind).as_bytes()).unwrap();
             behind.write_all(line_of(&front).as_bytes()).unwrap();
             let offer = line_of(&behind);

@@ -60,7 +60,7 @@ const MAX_REQUEST_BYTES: u64 = 1024;
 /// The pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How many commands wait for a commit at the same time.
-const MAX_COMMITS: usize = 8;
+const MAX_COMMITS: usize = 64;
 const RING: &str = "ring";
 
 /// The counters at one moment, or the difference between two moments.
@@ -193,7 +193,11 @@ pub fn query_text(entry: &Entry, request: &str) -> Result<String, CliError> {
 /// most two seconds. Data of open files is not stored. A mount by an older version does not commit. If the mount does not
 /// do it, the caller sees only what is committed.
 pub fn commit_answered(entry: &Entry) {
-    let answer = fetch(entry, COMMIT);
+    let mut answer = fetch(entry, COMMIT);
+    if answer.as_ref().is_ok_and(|answer| answer.starts_with('{')) {
+        // The mount did not wait long enough for the request, or has an older version.
+        answer = fetch(entry, COMMIT);
+    }
     if answer.as_deref().ok() != Some("\n") {
         tracing::debug!(?answer, mountpoint = %entry.mountpoint.display(), "the mount has not committed what it has answered");
     }

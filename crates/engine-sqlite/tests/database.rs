@@ -281,7 +281,7 @@ fn exclusive_lock_excludes_other_handles() {
     }
     commit(&other, add_file(10)).unwrap();
     drop(lock);
-    other.lock_exclusive().unwrap();
+    let _lock = lock_in_the_end(&other);
 }
 
 #[test]

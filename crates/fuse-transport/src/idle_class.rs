@@ -26,8 +26,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use rustix::thread::CpuSet;
-
 /// The pause between two looks.
 const TICK: Duration = Duration::from_millis(4);
 /// A thread that serves this many requests in a tick enters the class.
@@ -45,21 +43,19 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// The watcher looks for threads that have inherited the class every so many ticks.
 const SWEEP_TICKS: u32 = 64;
 
-/// The CPUs and the class of new threads of this process, except those that a ring thread starts. Set before the first ring
-/// thread is pinned.
-static ORDINARY: OnceLock<(CpuSet, Option<i32>)> = OnceLock::new();
-
-/// Makes all threads of this process begin with [`reset`] from now on. `cpus` are those that this process may use.
-pub(crate) fn reset_new_threads(cpus: &CpuSet) {
-    let _ = ORDINARY.set((*cpus, sched::class_of(0)));
-    host::set_thread_start(reset);
-}
-
-/// Gives the calling thread the CPUs and the class that it would have if no ring thread had started it.
-fn reset() {
-    let Some((cpus, class)) = ORDINARY.get() else { return };
-    let _ = rustix::thread::sched_setaffinity(None, cpus);
-    if *class == Some(sched::OTHER) && sched::class_of(0) == Some(sched::IDLE) {
+/// Gives the calling thread the CPUs and the class of the process's main thread if it has inherited those of a ring
+/// thread: one CPU, or this class.
+pub(crate) fn reset() {
+    let main = rustix::process::getpid();
+    let cpus_of = |thread| rustix::thread::sched_getaffinity(thread).ok();
+    if cpus_of(None).is_some_and(|cpus| cpus.count() == 1)
+        && let Some(cpus) = cpus_of(Some(main))
+    {
+        let _ = rustix::thread::sched_setaffinity(None, &cpus);
+    }
+    if sched::class_of(0) == Some(sched::IDLE)
+        && sched::class_of(main.as_raw_nonzero().get()) == Some(sched::OTHER)
+    {
         let _ = sched::set(0, sched::OTHER);
     }
 }
@@ -127,13 +123,18 @@ impl IdleClass {
 fn is_usable() -> bool {
     let is_ordinary = sched::class_of(0) == Some(sched::OTHER)
         && rustix::process::getpriority_process(None).is_ok_and(|nice| nice >= 0);
-    // Without /proc, or with the /proc of another PID namespace, the watcher would not see that a thread waits.
-    if !is_ordinary || !fs::exists(format!("/proc/self/task/{}/stat", own_id())).unwrap_or(false) {
+    // Without these numbers, or with the /proc of another PID namespace, the watcher would not see that a thread waits.
+    let times = File::open(schedstat_of(own_id())).ok().and_then(|stat| Times::read(&stat));
+    if !is_ordinary || times.is_none_or(|times| times.ran.is_zero()) {
         return false;
     }
     // Without CAP_SYS_NICE, a thread cannot leave the class, so another thread tries it.
     let try_both = || sched::set(0, sched::IDLE).is_ok() && sched::set(0, sched::OTHER).is_ok();
     thread::Builder::new().spawn(try_both).is_ok_and(|tried| tried.join().unwrap_or(false))
+}
+
+fn schedstat_of(thread: i32) -> String {
+    format!("/proc/self/task/{thread}/schedstat")
 }
 
 fn own_id() -> i32 {
@@ -183,9 +184,30 @@ struct Watched<'a> {
     /// The last pause, and its end.
     pause: Duration,
     paused_until: Instant,
-    /// `/proc/self/task/ID/schedstat`, and how long the thread had waited for its CPU at the last look.
-    stat: Option<File>,
+    /// `/proc/self/task/ID/schedstat`, and its content at the last look. `None` outside of the class.
+    times: Option<(File, Times)>,
+}
+
+/// How long a thread has run, and how long it has waited for its CPU, up to the last time that it got it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Times {
+    ran: Duration,
     waited: Duration,
+}
+
+impl Times {
+    /// `None` if the thread has ended.
+    fn read(schedstat: &File) -> Option<Times> {
+        let mut line = [0; 64];
+        let read = schedstat.read_at(&mut line, 0).ok()?;
+        Times::parse(std::str::from_utf8(&line[..read]).ok()?)
+    }
+
+    /// The first two numbers are nanoseconds (`Documentation/scheduler/sched-stats.rst`).
+    fn parse(schedstat: &str) -> Option<Times> {
+        let mut numbers = schedstat.split_whitespace().map(|number| number.parse().map(Duration::from_nanos));
+        Some(Times { ran: numbers.next()?.ok()?, waited: numbers.next()?.ok()? })
+    }
 }
 
 impl<'a> Watched<'a> {
@@ -196,33 +218,34 @@ impl<'a> Watched<'a> {
             is_idle_class: false,
             pause: Duration::ZERO,
             paused_until: Instant::now(),
-            stat: None,
-            waited: Duration::ZERO,
+            times: None,
         }
     }
 
-    /// Changes the class of the thread, if it serves and has one of these two.
+    /// Changes the class of the thread, if it serves and has one of the two classes.
     fn set(&mut self, is_idle_class: bool) {
-        let (from, to) =
-            if is_idle_class { (sched::OTHER, sched::IDLE) } else { (sched::IDLE, sched::OTHER) };
         let thread = match self.seat.thread.try_lock() {
             Ok(thread) => thread,
             Err(TryLockError::Poisoned(thread)) => thread.into_inner(),
             // It begins or ends.
             Err(TryLockError::WouldBlock) => return,
         };
-        self.is_idle_class = false;
-        let Some(id) = *thread else { return };
-        if sched::class_of(id) != Some(from) {
+        let class = thread.and_then(sched::class_of);
+        let (Some(id), Some(sched::OTHER | sched::IDLE)) = (*thread, class) else {
+            self.is_idle_class = false;
             return;
-        }
-        match sched::set(id, to) {
-            Ok(()) => self.is_idle_class = is_idle_class,
-            Err(error) => tracing::debug!(%error, id, "cannot change the class of a ring thread"),
-        }
-        if self.is_idle_class {
-            self.stat = File::open(format!("/proc/self/task/{id}/schedstat")).ok();
-            self.waited = self.read_waited();
+        };
+        let times = || {
+            File::open(schedstat_of(id)).ok().and_then(|file| Times::read(&file).map(|times| (file, times)))
+        };
+        self.times = if is_idle_class { times() } else { None };
+        let wanted = if self.times.is_some() { sched::IDLE } else { sched::OTHER };
+        let changed = if class == Some(wanted) { Ok(()) } else { sched::set(id, wanted) };
+        self.is_idle_class = wanted == sched::IDLE;
+        if let Err(error) = changed {
+            tracing::warn!(%error, id, "cannot change the class of a ring thread");
+            // The watcher tries it again.
+            self.is_idle_class = class == Some(sched::IDLE);
         }
     }
 
@@ -238,14 +261,7 @@ impl<'a> Watched<'a> {
         Instant::now() < self.paused_until
     }
 
-    /// How long the thread has waited for its CPU, up to the last time that it got it.
-    fn read_waited(&self) -> Duration {
-        let mut line = [0; 64];
-        let read = self.stat.as_ref().and_then(|stat| stat.read_at(&mut line, 0).ok()).unwrap_or(0);
-        std::str::from_utf8(&line[..read]).ok().and_then(waited_of).unwrap_or_default()
-    }
-
-    /// Whether the thread is ready to run, but does not run.
+    /// Whether the thread runs or is ready to run.
     fn is_ready(&self) -> bool {
         let id = self.seat.thread.try_lock().ok().and_then(|thread| *thread);
         id.is_some_and(|id| {
@@ -254,23 +270,20 @@ impl<'a> Watched<'a> {
         })
     }
 
-    /// Whether the thread waited for its CPU for three quarters of the time since the last look. It also waits while its
-    /// caller computes, but a caller whose requests matter computes less.
+    /// Whether the thread waited for its CPU for three quarters of the time since the last look, or still waits. It also
+    /// waits while its caller computes, but a caller whose requests matter computes less.
     fn is_starved(&mut self, served: u64, elapsed: Duration) -> bool {
-        let waited = self.read_waited();
-        let waited = waited.saturating_sub(std::mem::replace(&mut self.waited, waited));
-        waited > elapsed * 3 / 4 || served == 0 && self.is_ready()
+        let Some((file, before)) = &mut self.times else { return true };
+        let Some(now) = Times::read(file) else { return true };
+        let before = std::mem::replace(before, now);
+        let (ran, waited) = (now.ran.saturating_sub(before.ran), now.waited.saturating_sub(before.waited));
+        waited > elapsed * 3 / 4 || served == 0 && ran < elapsed / 4 && self.is_ready()
     }
 }
 
 /// Whether a line of `/proc/PID/stat` has the state R. The state follows the name, which may contain parentheses.
 fn is_ready(stat: &str) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('R'))
-}
-
-/// The second number of `/proc/PID/schedstat`: nanoseconds of waiting for a CPU.
-fn waited_of(schedstat: &str) -> Option<Duration> {
-    schedstat.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
 }
 
 /// The ring threads, as the watcher sees them. When this is dropped, also because of a panic, all leave the class.
@@ -429,13 +442,16 @@ mod sched {
 mod tests {
     use std::sync::MutexGuard;
     use std::sync::atomic::AtomicU8;
+    use std::sync::mpsc::channel;
+
+    use rustix::thread::CpuSet;
 
     use super::*;
+    use crate::cpus::pin;
 
     const SERVE: u8 = 0;
-    const SPIN: u8 = 1;
-    const WAIT: u8 = 2;
-    const END: u8 = 3;
+    const WAIT: u8 = 1;
+    const END: u8 = 2;
     const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Ring threads of a test.
@@ -476,8 +492,7 @@ mod tests {
             loop {
                 match self.does.load(Ordering::Relaxed) {
                     SERVE => counted.request(),
-                    SPIN => std::hint::spin_loop(),
-                    WAIT => thread::sleep(Duration::from_millis(300)),
+                    WAIT => thread::sleep(Duration::from_millis(50)),
                     _ => return,
                 }
             }
@@ -518,42 +533,70 @@ mod tests {
     fn thread_that_waits_for_a_cpu_leaves_the_class_for_a_while() {
         let Some(threads) = Threads::new(1) else { return };
         let idle_class = IdleClass::start(&[0, 1]).unwrap();
+        let cpus = rustix::thread::sched_getaffinity(None).unwrap();
+        let cpu = (0..CpuSet::MAX_CPU).find(|cpu| cpus.is_set(*cpu)).unwrap();
+        let is_wanted = AtomicBool::new(false);
         thread::scope(|scope| {
             let _end = End(&threads);
-            scope.spawn(|| threads.run(idle_class.count(0), 0));
+            scope.spawn(|| {
+                pin(cpu).unwrap();
+                threads.run(idle_class.count(0), 0);
+            });
+            // Another program that wants the CPU.
+            scope.spawn(|| {
+                pin(cpu).unwrap();
+                while threads.does.load(Ordering::Relaxed) != END {
+                    if !is_wanted.load(Ordering::Relaxed) {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            });
             threads.until_class_of(0, sched::IDLE);
-            threads.does.store(SPIN, Ordering::Relaxed);
-            threads.until_class_of(0, sched::OTHER);
-            threads.does.store(SERVE, Ordering::Relaxed);
-            let left = Instant::now();
+            is_wanted.store(true, Ordering::Relaxed);
+            let id = *threads.ids[0].get().unwrap();
+            // A moment at which the thread was still in the class.
+            let mut was_in = Instant::now();
+            let deadline = was_in + TIMEOUT;
+            loop {
+                let now = Instant::now();
+                assert!(now < deadline, "timed out");
+                match sched::class_of(id) {
+                    Some(sched::IDLE) => was_in = now,
+                    _ => break,
+                }
+            }
+            is_wanted.store(false, Ordering::Relaxed);
             threads.until_class_of(0, sched::IDLE);
-            // The thread left at most a look and a poll before this was seen.
-            assert!(left.elapsed() + 2 * TICK >= PAUSE, "{:?}", left.elapsed());
+            assert!(was_in.elapsed() >= PAUSE, "{:?}", was_in.elapsed());
         });
     }
 
     #[test]
     fn threads_leave_the_class_if_all_cpus_are_busy() {
-        let Some(threads) = Threads::new(4) else { return };
+        let Some(_threads) = Threads::new(0) else { return };
         let shared = Shared::new(&[0, 0, 1, 1]);
-        threads.does.store(WAIT, Ordering::Relaxed);
         thread::scope(|scope| {
-            let _end = End(&threads);
-            for index in 0..4 {
-                let (threads, shared) = (&threads, &shared);
+            // The threads wait until these are dropped, also if the test fails.
+            let mut waits = Vec::new();
+            for seat in &shared.seats {
+                let (wait, end) = channel::<()>();
+                waits.push(wait);
                 scope.spawn(move || {
-                    let seat = &shared.seats[index];
                     *seat.thread.lock().unwrap() = Some(own_id());
-                    threads.run(Counted { shared, seat, served: 0 }, index);
+                    let _ = end.recv();
                 });
             }
-            until(|| threads.ids.iter().all(|id| id.get().is_some()));
             let mut watch = Watch::new(&shared.seats);
+            until(|| {
+                let waits = |watched: &Watched<'_>| {
+                    watched.seat.thread.lock().unwrap().is_some() && !watched.is_ready()
+                };
+                watch.all.iter().all(waits)
+            });
             let mut after = |served: [u64; 4]| {
                 for (seat, served) in shared.seats.iter().zip(served) {
                     seat.served.fetch_add(served, Ordering::Relaxed);
                 }
-                watch.looked = Instant::now().checked_sub(TICK).unwrap();
                 assert_eq!(watch.look(), served.iter().sum::<u64>());
                 let classes = watch.all.iter().map(|watched| if watched.is_idle_class { 'I' } else { '.' });
                 classes.collect::<String>()
@@ -568,18 +611,17 @@ mod tests {
                 assert_eq!(after([40, 40, 0, 30]), "II.I");
             }
             assert_eq!(after([40, 40, 0, 30]), "....");
-            assert_eq!(after([40, 40, 0, 30]), "....");
         });
     }
 
     #[test]
     fn thread_that_a_ring_thread_has_started_leaves_the_class() {
         let Some(_threads) = Threads::new(0) else { return };
-        let (send, ids) = std::sync::mpsc::channel();
+        let (send, ids) = channel();
         thread::scope(|scope| {
             scope.spawn(move || {
                 sched::set(0, sched::IDLE).unwrap();
-                let (wait, end) = std::sync::mpsc::channel::<()>();
+                let (wait, end) = channel::<()>();
                 thread::spawn(move || {
                     send.send(own_id()).unwrap();
                     let _ = end.recv();
@@ -597,13 +639,11 @@ mod tests {
     fn new_threads_have_neither_the_cpu_nor_the_class_of_a_ring_thread() {
         let Some(_threads) = Threads::new(0) else { return };
         let all = rustix::thread::sched_getaffinity(None).unwrap();
-        reset_new_threads(&all);
+        host::set_thread_start(reset);
         let started = thread::spawn(move || {
             sched::set(0, sched::IDLE).unwrap();
-            let mut one = CpuSet::new();
-            one.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());
-            rustix::thread::sched_setaffinity(None, &one).unwrap();
-            let (send, receive) = std::sync::mpsc::channel();
+            pin((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap()).unwrap();
+            let (send, receive) = channel();
             host::spawn("new", move || {
                 let _ =
                     send.send((sched::class_of(0), rustix::thread::sched_getaffinity(None).unwrap() == all));
@@ -621,7 +661,9 @@ mod tests {
         for other in ["17 (limen-ring-0) S 1 17", "17 (a) R (b) D 1", "17 R", ""] {
             assert!(!is_ready(other), "{other}");
         }
-        assert_eq!(waited_of("17 2000000 5\n"), Some(Duration::from_millis(2)));
-        assert_eq!(waited_of("17\n"), None);
+        let times =
+            |ran, waited| Times { ran: Duration::from_millis(ran), waited: Duration::from_millis(waited) };
+        assert_eq!(Times::parse("17000000 2000000 5\n"), Some(times(17, 2)));
+        assert_eq!(Times::parse("17\n"), None);
     }
 }

@@ -14,7 +14,7 @@ use crate::entry::{HeldEntry, Scratch};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::handler::{Handler, Workers, answer};
-use crate::idle_class::{IdleClass, reset_new_threads};
+use crate::idle_class::{IdleClass, reset};
 use crate::reply::Target;
 use crate::uring::{Event, Ring as ThreadRing, is_wake_up};
 
@@ -122,7 +122,7 @@ pub(crate) fn ring_workers(
 ) -> io::Result<Vec<RingWorker>> {
     let queues = possible_cpus()?;
     let ours = rustix::thread::sched_getaffinity(None)?;
-    reset_new_threads(&ours);
+    host::set_thread_start(reset);
     let is_ours = |cpu: usize| cpu < CpuSet::MAX_CPU && ours.is_set(cpu);
     let usable = NonZeroUsize::new(ours.count() as usize).unwrap_or(NonZeroUsize::MIN);
     let threads = workers.threads.get().div_ceil(usable.get());

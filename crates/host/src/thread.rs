@@ -93,7 +93,11 @@ pub fn with_helpers<R: Send>(name: &str, helpers: usize, work: &(dyn Fn() -> R +
         return vec![work()];
     }
     std::thread::scope(|scope| {
-        let start = |_| Builder::new().name(name.into()).spawn_scoped(scope, work).ok();
+        let begin_and_work = || {
+            begin_thread();
+            work()
+        };
+        let start = |_| Builder::new().name(name.into()).spawn_scoped(scope, begin_and_work).ok();
         let helpers: Vec<_> = (0..helpers).filter_map(start).collect();
         let own = work();
         helpers.into_iter().filter_map(|helper| helper.join().ok()).chain([own]).collect()
