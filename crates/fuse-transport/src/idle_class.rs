@@ -125,7 +125,7 @@ fn is_usable() -> bool {
         && rustix::process::getpriority_process(None).is_ok_and(|nice| nice >= 0);
     // Without these numbers, or with the /proc of another PID namespace, the watcher would not see that a thread waits.
     let times = File::open(schedstat_of(own_id())).ok().and_then(|stat| Times::read(&stat));
-    if !is_ordinary || times.is_none_or(|times| times.ran.is_zero()) {
+    if !is_ordinary || times.is_none() {
         return false;
     }
     // Without CAP_SYS_NICE, a thread cannot leave the class, so another thread tries it.
