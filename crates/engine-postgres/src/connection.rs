@@ -37,11 +37,7 @@ type Socket = Option<Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>>;
 impl Connection {
     /// Connects. This takes the round trips of TCP, TLS and the authentication, and no others.
     pub(crate) fn open(target: &Target) -> Result<Self, Failure> {
-        let runtime = Builder::new_current_thread()
-            .on_thread_start(host::begin_thread)
-            .enable_all()
-            .build()
-            .map_err(Failure::Runtime)?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
         let (client, socket) = runtime.block_on(async {
             let connect = async {
                 Ok::<(_, Socket), Error>(match &target.tls {
