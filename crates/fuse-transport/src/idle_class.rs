@@ -243,7 +243,7 @@ impl<'a> Watched<'a> {
         let changed = if class == Some(wanted) { Ok(()) } else { sched::set(id, wanted) };
         self.is_idle_class = wanted == sched::IDLE;
         if let Err(error) = changed {
-            tracing::warn!(%error, id, "cannot change the class of a ring thread");
+            tracing::debug!(%error, id, "cannot change the class of a ring thread");
             // The watcher tries it again.
             self.is_idle_class = class == Some(sched::IDLE);
         }
