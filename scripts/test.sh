@@ -89,6 +89,11 @@ said() { # LOG HOW
 # If this server cannot be built, the tests that need it fail or are skipped.
 step tikv-server tests/tikv/build.sh || true
 
+# A test program that hangs fails after 20 minutes, so that the rest still runs. No program takes half of that.
+host=$(rustc -vV | sed -n 's/^host: //p')
+runner=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$host")_RUNNER
+export "$runner=timeout --foreground --kill-after=10 1200"
+
 status=0
 step cargo-test env LIMEN_TEST_S3=later cargo test --workspace "${test_features[@]}" --no-fail-fast --quiet || status=$?
 # "test result: ok. 3 passed; 0 failed; 1 ignored; ...". A test that returns early counts as passed there.

@@ -195,6 +195,21 @@ assert db.execute('PRAGMA integrity_check').fetchone()[0] == 'ok'
 assert db.execute('SELECT count(*) FROM t').fetchone()[0] == n
 print(n)";
 
+/// Ends the threads and the programs of a test when it is dropped.
+struct Stopper<'a> {
+    stop: &'a AtomicBool,
+    programs: &'a Path,
+}
+
+impl Drop for Stopper<'_> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Err(error) = fs::write(self.programs.join("stop"), "") {
+            eprintln!("cannot end the programs: {error}");
+        }
+    }
+}
+
 /// Each program continues to run while the process that serves the mount is replaced several times.
 fn programs_go_on(kind: Option<Kind>, options: &'static str) {
     let Some(mount) = Mount::new(kind, options) else { return };
@@ -203,16 +218,17 @@ fn programs_go_on(kind: Option<Kind>, options: &'static str) {
     let git = program("sh", &["-c", GIT], &programs);
     let database = program("python3", &["-c", DATABASE], &programs);
     let paused = thread::scope(|scope| {
+        // If a take-over fails, the threads and programs have to end, so that the test does.
+        let stopper = Stopper { stop: &stop, programs: &programs };
         let writer = scope.spawn(|| write_and_read(&mount.at("data"), &stop));
         let names = scope.spawn(|| change_names(&mount.at("names"), &stop));
         for _ in 0..TIMES {
             mount.take_over();
             thread::sleep(MOMENT);
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopper);
         [("writes", writer), ("names", names)].map(|(what, worker)| (what, worker.join().unwrap()))
     });
-    fs::write(programs.join("stop"), "").unwrap();
     for (what, child) in [("git", git), ("sqlite", database)] {
         let Some(child) = child else { continue };
         let output = child.wait_with_output().unwrap();

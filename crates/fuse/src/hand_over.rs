@@ -34,9 +34,11 @@ pub const FORMAT: u32 = 2 << 16 | vfs::HAND_OVER_FORMAT;
 
 /// How long a pause waits for the requests that are being handled. New requests wait meanwhile.
 const REQUESTS_END_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a hand-over waits for queued notifications to be written, before and again after the workers
-/// pause.
+/// How long a hand-over waits for queued notifications to be written, before the workers pause.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same while the mount is paused, and how often it is paused if the kernel does not take them.
+const PAUSED_NOTIFY_TIMEOUT: Duration = Duration::from_millis(500);
+const PAUSE_ATTEMPTS: u32 = 4;
 /// How long the next process waits for the stream of other clients' changes. Then it serves without the
 /// stream.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(2);
@@ -127,6 +129,21 @@ impl Handle {
     /// # Errors
     /// Why the mount cannot be handed over now. It continues here.
     pub fn pause(&self) -> Result<(Paused<'_>, State), String> {
+        for _ in 0..PAUSE_ATTEMPTS {
+            if let Some(paused) = self.try_pause()? {
+                return Ok(paused);
+            }
+            tracing::debug!(
+                "the kernel did not take the notifications; the mount continues before the next attempt"
+            );
+        }
+        Err("the kernel did not take the notifications in time".into())
+    }
+
+    /// `None` if the kernel does not take a notification while the mount is paused: it waits for a page or a name that
+    /// a program has locked, whose request is not answered because of the pause. The mount continues then, so another
+    /// attempt can succeed.
+    fn try_pause(&self) -> Result<Option<(Paused<'_>, State)>, String> {
         let negotiated = *self.negotiated.get().ok_or("the kernel has not sent its first request yet")?;
         if negotiated.flags.contains(InitFlags::OVER_IO_URING) && !self.control.has_rings() {
             return Err("the kernel has rejected its io_uring".into());
@@ -146,11 +163,11 @@ impl Handle {
         // If the mount is not exclusive, only notifications with a call matter: the call answers a request
         // for a lock. The others need not be written, because the next process invalidates everything.
         let are_notified = match self.vfs.is_exclusive() {
-            true => self.notifier.flush(NOTIFY_TIMEOUT),
-            false => self.notifier.wait_for_calls(NOTIFY_TIMEOUT),
+            true => self.notifier.flush(PAUSED_NOTIFY_TIMEOUT),
+            false => self.notifier.wait_for_calls(PAUSED_NOTIFY_TIMEOUT),
         };
         if !are_notified {
-            return Err("the kernel did not take the notifications in time".into());
+            return Ok(None);
         }
         let vfs = match &paused.hand_over {
             Some(hand_over) => hand_over.describe()?,
@@ -176,7 +193,7 @@ impl Handle {
             waiters,
             held,
         };
-        Ok((paused, state))
+        Ok(Some((paused, state)))
     }
 
     /// A descriptor of the file system, opened without a request to it.
