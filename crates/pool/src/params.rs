@@ -13,7 +13,7 @@ const MAX: usize = 10_000;
 pub struct Params {
     /// The maximum number of connections; a caller that needs one more waits.
     pub max_open_conns: usize,
-    /// The maximum number of idle connections that stay open.
+    /// The maximum number of idle connections that stay open for more than ten seconds.
     pub max_idle_conns: usize,
     /// A connection that was idle for this time is closed when a connection is taken from the pool.
     pub max_idle_time: Duration,

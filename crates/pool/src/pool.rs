@@ -23,6 +23,11 @@ pub trait Connect: Send + Sync + fmt::Debug {
     fn address(&self) -> &str;
 }
 
+/// How long an idle connection stays open if more than `max_idle_conns` are idle. The number of requests that
+/// are under way changes all the time. If a surplus connection were closed at once, every peak would open new
+/// ones, and a new connection costs a server more than many requests.
+const SURPLUS_TIME: Duration = Duration::from_secs(10);
+
 /// Connections to one server. The most recently used one is taken first, so that connections that are not
 /// needed stay idle and are closed.
 #[derive(Debug)]
@@ -31,6 +36,8 @@ pub struct Pool<C: Connect> {
     max_open: usize,
     max_idle: usize,
     max_idle_time: Duration,
+    /// [`SURPLUS_TIME`].
+    surplus_time: Duration,
     max_life_time: Duration,
     /// How long to wait for a connection if all are in use.
     timeout: Duration,
@@ -39,6 +46,7 @@ pub struct Pool<C: Connect> {
 }
 
 struct State<T> {
+    /// In the order in which they became idle.
     idle: Vec<Idle<T>>,
     open: usize,
 }
@@ -65,6 +73,7 @@ impl<C: Connect> Pool<C> {
             max_open: params.max_open_conns.max(1),
             max_idle: params.max_idle_conns,
             max_idle_time: params.max_idle_time,
+            surplus_time: SURPLUS_TIME,
             max_life_time: params.max_life_time,
             timeout: params.op_timeout,
             state: Mutex::new(State { idle: Vec::new(), open: 0 }),
@@ -123,8 +132,12 @@ impl<C: Connect> Pool<C> {
     }
 
     fn take_old(&self, state: &mut State<C::Connection>) -> Vec<Idle<C::Connection>> {
+        let mut surplus = state.idle.len().saturating_sub(self.max_idle);
         let is_old = |idle: &mut Idle<C::Connection>| {
-            idle.since.elapsed() >= self.max_idle_time || self.is_worn(idle.born)
+            let max_idle_time =
+                if surplus > 0 { self.max_idle_time.min(self.surplus_time) } else { self.max_idle_time };
+            surplus = surplus.saturating_sub(1);
+            idle.since.elapsed() >= max_idle_time || self.is_worn(idle.born)
         };
         let old: Vec<_> = state.idle.extract_if(.., is_old).collect();
         state.open -= old.len();
@@ -165,9 +178,8 @@ impl<C: Connect> Drop for Pooled<'_, C> {
     fn drop(&mut self) {
         let connection = self.connection.take();
         let mut state = self.pool.state();
-        let room = state.idle.len() < self.pool.max_idle;
         let closed = match connection {
-            Some(connection) if room && !self.broken && !self.pool.is_worn(self.born) => {
+            Some(connection) if !self.broken && !self.pool.is_worn(self.born) => {
                 state.idle.push(Idle { connection, born: self.born, since: Instant::now() });
                 None
             }
@@ -258,14 +270,27 @@ mod tests {
 
     #[test]
     fn idle_and_worn_connections_are_closed() {
-        let none_idle = pool(Params { max_idle_conns: 0, ..Params::default() });
-        drop(none_idle.get().unwrap());
-        assert_eq!(open(&none_idle), 0);
         let idle = pool(Params { max_idle_time: Duration::ZERO, ..Params::default() });
         drop(idle.get().unwrap());
         assert_eq!(*idle.get().unwrap(), 1, "the first was idle for too long");
         let worn = pool(Params { max_life_time: Duration::from_nanos(1), ..Params::default() });
         drop(worn.get().unwrap());
         assert_eq!(open(&worn), 0);
+    }
+
+    /// If one of two connections is idle between requests, it is not opened again for each of them.
+    #[test]
+    fn surplus_connections_stay_open_for_a_while() {
+        let params = Params { max_idle_conns: 1, ..Params::default() };
+        let mut pool = pool(params);
+        for _ in 0..3 {
+            let held = [pool.get().unwrap(), pool.get().unwrap()];
+            drop(held);
+        }
+        assert_eq!(open(&pool), 2);
+        pool.surplus_time = Duration::ZERO;
+        // The one that was used last stays open.
+        assert_eq!(*pool.get().unwrap(), 1);
+        assert_eq!(open(&pool), 1);
     }
 }
