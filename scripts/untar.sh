@@ -8,9 +8,10 @@
 #
 # DELAY adds this many microseconds to each round trip to a server, TRANSPORT sets the transport of the mounts
 # (default dev), and TREE names another directory than /usr/include. PROGRAMS are some of tar, cp, git (clones
-# REPOSITORY, by default this one), pip (installs all packages of the directory WHEELS) and rm. ENGINE is
-# sqlite, redis, postgres, mariadb or etcd (default: all), or `none`: the file system of the temporary
-# directory itself, without limen.
+# REPOSITORY, by default this one), pip (installs all packages of the directory WHEELS), npm (runs `npm ci` for
+# the directory PROJECT, which has a lock file, from the cache of packages NPM_CACHE) and rm. ENGINE is sqlite,
+# redis, postgres, mariadb or etcd (default: all), or `none`: the file system of the temporary directory itself,
+# without limen.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -41,9 +42,10 @@ round() { # URL|none OPTION
     [ "$1" = none ] ||
         "$limen" mount -d -o "$2,transport=${TRANSPORT:-dev}" --log "$work/log" "$1" "$work/mnt" >/dev/null
     mkdir "$work/mnt/t"
-    python3 - "$work" "$(basename "$tree")" "${REPOSITORY:-$top}" "${WHEELS:-}" "${programs[@]}" <<'PY'
-import glob, os, subprocess, sys, time
-work, tree, repository, wheels, *programs = sys.argv[1:]
+    python3 - "$work" "$(basename "$tree")" "${REPOSITORY:-$top}" "${WHEELS:-}" "${PROJECT:-}" "${NPM_CACHE:-}" \
+        "${programs[@]}" <<'PY'
+import glob, os, shutil, subprocess, sys, time
+work, tree, repository, wheels, project, npm_cache, *programs = sys.argv[1:]
 mnt = work + "/mnt/t"
 commands = {
     "tar": ["tar", "xf", work + "/tree.tar", "-C", mnt],
@@ -51,7 +53,13 @@ commands = {
     "git": ["git", "clone", "--quiet", repository, mnt + "/clone"],
     "pip": ["pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--target", mnt + "/packages",
             *glob.glob(wheels + "/*.whl")],
+    "npm": ["npm", "ci", "--silent", "--offline", "--ignore-scripts", "--no-audit", "--no-fund", "--cache", npm_cache,
+            "--prefix", mnt + "/project"],
 }
+if "npm" in programs:
+    os.mkdir(mnt + "/project")
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(project + "/" + name, mnt + "/project")
 times = []
 for program in programs:
     command = commands.get(program) or ["rm", "-rf", *glob.glob(mnt + "/*")]
