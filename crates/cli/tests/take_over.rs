@@ -195,6 +195,17 @@ assert db.execute('PRAGMA integrity_check').fetchone()[0] == 'ok'
 assert db.execute('SELECT count(*) FROM t').fetchone()[0] == n
 print(n)";
 
+/// Each step writes a file at random and verifies what it has written.
+const FIO: &str = "
+set -e
+n=0
+while [ ! -e stop ]; do
+    fio --name=fio --filename=fio.data --rw=randrw --bsrange=1k-64k --size=8m --verify=crc32c \\
+        --verify_fatal=1 --fdatasync=64 --ioengine=psync --output=fio.log >&2
+    n=$((n + 1))
+done
+echo $n";
+
 /// Ends the threads and the programs of a test when it is dropped.
 struct Stopper<'a> {
     stop: &'a AtomicBool,
@@ -217,6 +228,7 @@ fn programs_go_on(kind: Option<Kind>, options: &'static str) {
     fs::create_dir(&programs).unwrap();
     let git = program("sh", &["-c", GIT], &programs);
     let database = program("python3", &["-c", DATABASE], &programs);
+    let fio = program("sh", &["-c", FIO], &programs);
     let paused = thread::scope(|scope| {
         // If a take-over fails, the threads and programs have to end, so that the test does.
         let stopper = Stopper { stop: &stop, programs: &programs };
@@ -229,12 +241,13 @@ fn programs_go_on(kind: Option<Kind>, options: &'static str) {
         drop(stopper);
         [("writes", writer), ("names", names)].map(|(what, worker)| (what, worker.join().unwrap()))
     });
-    for (what, child) in [("git", git), ("sqlite", database)] {
+    for (what, child, least) in [("git", git, TIMES), ("sqlite", database, TIMES), ("fio", fio, 1)] {
         let Some(child) = child else { continue };
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{what}: {output:?}");
         let count: u64 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
-        assert!(count > u64::from(TIMES), "{what} did {count}");
+        assert!(count > u64::from(least), "{what} did {count}");
+        println!("{what}: {count} steps");
     }
     for (what, (count, longest)) in paused {
         println!("{what}: {count} steps, the longest took {longest:?}");
