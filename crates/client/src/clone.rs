@@ -97,7 +97,7 @@ impl Meta {
         let (source, session) = loop {
             match self.run(&begin, &BY_KERNEL) {
                 Ok(begun) => break begun,
-                Err(Failure::Engine(error)) if is_refused(&error) && begin.max_chunks > 1 => {
+                Err(Failure::Engine(error)) if error.is_refusal() && begin.max_chunks > 1 => {
                     begin.max_chunks /= 2;
                 }
                 Err(failure) => {
@@ -416,13 +416,13 @@ impl Cloner<'_> {
                     (entries, sizes) = (rest, &sizes[count..]);
                 }
                 // The engine may not accept so large a transaction, or others change the files all the time.
-                Err(Failure::Engine(error)) if count > 1 && is_refused(&error) => {
+                Err(Failure::Engine(error)) if count > 1 && error.is_refusal() => {
                     let less = sizes[..count].iter().sum::<usize>() / 2;
                     self.records_at_once.fetch_min(less.max(1), Ordering::Relaxed);
                 }
                 Err(Failure::Engine(error))
                     if count == 1
-                        && is_refused(&error)
+                        && error.is_refusal()
                         && part[0].source.size > CHUNK_BYTES
                         && max_chunks > 1 =>
                 {
@@ -460,7 +460,7 @@ impl Cloner<'_> {
                 let end = part.last().map_or(0, |last| (last.0 + 1).saturating_mul(CHUNK_BYTES));
                 match run(part, end) {
                     Ok(()) => rest = after,
-                    Err(Failure::Engine(error)) if is_refused(&error) && part.len() > 1 => {
+                    Err(Failure::Engine(error)) if error.is_refusal() && part.len() > 1 => {
                         self.chunks_at_once.fetch_min(part.len() as u64 / 2, Ordering::Relaxed);
                     }
                     Err(failure) => return Err(failure.into()),
@@ -475,12 +475,6 @@ impl Cloner<'_> {
 /// Whether an operation may have happened, or may still happen.
 fn is_doubtful(failure: &Failure) -> bool {
     matches!(failure, Failure::Engine(error) if error.kind == ErrorKind::Indeterminate)
-}
-
-/// Whether an operation certainly did not happen, and would fail again: the engine rejects it, or it has met
-/// too many conflicts.
-pub(crate) fn is_refused(error: &EngineError) -> bool {
-    error.kind == ErrorKind::Determinate { transient: false } && error.errno == Errno::EIO
 }
 
 /// A running task. Dropping it wakes the threads that wait for more tasks or for the end.

@@ -9,7 +9,6 @@ use ops::{
 };
 use types::{Errno, Ino, Name, QuotaId};
 
-use crate::clone::is_refused;
 use crate::driver::Meta;
 use crate::failure::Failure;
 
@@ -366,7 +365,7 @@ impl Meta {
             Ok(retagged) => frame.below.extend(retagged.directories),
             // Most likely others change these inodes all the time. A commit that changes one inode meets
             // fewer conflicts.
-            Err(Failure::Engine(error)) if is_refused(&error) => {
+            Err(Failure::Engine(error)) if error.is_refusal() => {
                 for entry in entries {
                     let at = RetagAt::Entries { dir: parent, entries: vec![entry] };
                     frame.below.extend(self.retag(change, at, 1, done)?.directories);

@@ -9,16 +9,10 @@ use crate::order::Order;
 use crate::records::is_local;
 use crate::stream::Reader;
 
-/// The maximum number of effects of one transaction, unless one line has more. A request with this many
-/// effects is accepted by every server with default settings.
-const MAX_EFFECTS: usize = 24;
-
-/// The maximum size of the lines of one transaction, and of one request, unless one line has more.
-const TXN_BYTES: usize = 256 << 10;
-const REQUEST_BYTES: usize = 1 << 20;
-
-/// The maximum number of transactions of one request.
-const MAX_TXNS: usize = 48;
+/// The maximum number of effects of one transaction, and the maximum size of its lines, unless one line has
+/// more. If an engine does not accept that many effects, the next transactions have fewer.
+const MAX_EFFECTS: usize = 1024;
+const MAX_BYTES: usize = 1 << 20;
 
 /// The result of [`check`]: the dump is complete and undamaged.
 #[derive(Debug)]
@@ -155,12 +149,16 @@ pub fn discard(engine: &dyn Engine) -> Result<(), DumpError> {
 struct Load<'e> {
     engine: &'e dyn Engine,
     id: String,
-    /// The number of lines that are stored when `txns` are committed.
+    /// The number of lines that are stored.
     lines: u64,
-    txns: Vec<Txn>,
-    txn_bytes: usize,
+    /// The effects of the next lines, and the numbers of these lines.
+    next: Vec<(Vec<Effect>, u64)>,
+    /// The number of effects in `next`, and the size of its lines.
+    effects: usize,
     bytes: usize,
-    /// The value of [`Volume::LOADING`] after the complete transactions of `txns`.
+    /// [`MAX_EFFECTS`], or less if the engine does not accept that many.
+    max_effects: usize,
+    /// The present value of [`Volume::LOADING`].
     marker: String,
     /// The number of the last operation id. It begins at random, so that the ids of two loads differ.
     op: u64,
@@ -174,9 +172,10 @@ impl<'e> Load<'e> {
             marker: format!("{id} 0"),
             id,
             lines: 0,
-            txns: Vec::new(),
-            txn_bytes: 0,
+            next: Vec::new(),
+            effects: 0,
             bytes: 0,
+            max_effects: MAX_EFFECTS,
             op: host::random(),
         };
         match marker(engine)? {
@@ -210,58 +209,58 @@ impl<'e> Load<'e> {
     }
 
     /// Adds the effects of the line with this number.
-    fn add(&mut self, effects: Vec<Effect>, bytes: usize, lines: u64) -> Result<(), DumpError> {
-        if effects.is_empty() {
-            return Ok(());
+    fn add(&mut self, effects: Vec<Effect>, bytes: usize, line: u64) -> Result<(), DumpError> {
+        if self.effects + effects.len() > self.max_effects || self.bytes + bytes > MAX_BYTES {
+            self.commit()?;
         }
-        let fits = self.txns.last().is_some_and(|txn| {
-            txn.effects.len() + effects.len() <= MAX_EFFECTS && self.txn_bytes + bytes <= TXN_BYTES
-        });
-        if !fits {
-            self.close();
-            if self.txns.len() >= MAX_TXNS || self.bytes + bytes > REQUEST_BYTES {
-                self.commit()?;
-            }
-            let guards = vec![Guard::Setting { name: Volume::LOADING, value: Some(self.marker.clone()) }];
-            let op_id = self.next_op();
-            self.txns.push(Txn { op_id, guards, effects: Vec::new() });
-        }
-        self.lines = lines;
-        self.txn_bytes += bytes;
+        self.effects += effects.len();
         self.bytes += bytes;
-        if let Some(txn) = self.txns.last_mut() {
-            txn.effects.extend(effects);
+        self.next.push((effects, line));
+        Ok(())
+    }
+
+    /// Commits the effects of all lines, with the position after them, in as few transactions as possible.
+    fn commit(&mut self) -> Result<(), DumpError> {
+        let next = std::mem::take(&mut self.next);
+        (self.effects, self.bytes) = (0, 0);
+        let mut rest = &next[..];
+        while !rest.is_empty() {
+            let mut count = 0;
+            let fits = |(effects, _): &&(Vec<Effect>, u64)| {
+                count += effects.len();
+                count <= self.max_effects
+            };
+            let (part, after) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            let line = part.last().map_or(self.lines, |(_, line)| *line);
+            let effects: Vec<Effect> = part.iter().flat_map(|(effects, _)| effects).cloned().collect();
+            let (size, marker) = (effects.len(), format!("{} {line}", self.id));
+            match self.commit_one(effects, marker) {
+                Ok(()) => (self.lines, rest) = (line, after),
+                Err(DumpError::Engine(error)) if error.is_refusal() && part.len() > 1 => {
+                    self.max_effects = (size / 2).max(1);
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
 
-    /// Completes the last transaction with the effect that records the position, if it has none yet.
-    fn close(&mut self) {
-        if let Some(txn) = self.txns.last_mut().filter(|_| self.txn_bytes > 0) {
-            self.marker = format!("{} {}", self.id, self.lines);
-            txn.effects.push(Effect::PutSetting { name: Volume::LOADING, value: self.marker.clone() });
-            self.txn_bytes = 0;
+    /// Commits one transaction, if the load is still where it was, and replaces the marker.
+    fn commit_one(&mut self, mut effects: Vec<Effect>, marker: String) -> Result<(), DumpError> {
+        let guards = vec![Guard::Setting { name: Volume::LOADING, value: Some(self.marker.clone()) }];
+        effects.push(Effect::PutSetting { name: Volume::LOADING, value: marker.clone() });
+        let txn = Txn { op_id: self.next_op(), guards, effects };
+        match self.engine.commit(&[txn])?.first() {
+            Some(Outcome::Committed { .. }) => self.marker = marker,
+            _ => return Err(DumpError::OtherProcess),
         }
-    }
-
-    fn commit(&mut self) -> Result<(), DumpError> {
-        self.close();
-        let outcomes = self.engine.commit(&std::mem::take(&mut self.txns))?;
-        self.bytes = 0;
-        match outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })) {
-            true => Ok(()),
-            false => Err(DumpError::OtherProcess),
-        }
+        Ok(())
     }
 
     /// Commits the rest, and then the settings and counters, which make the records a volume.
-    fn finish(mut self, mut effects: Vec<Effect>) -> Result<(), DumpError> {
+    fn finish(mut self, effects: Vec<Effect>) -> Result<(), DumpError> {
         self.commit()?;
-        let guards = vec![Guard::Setting { name: Volume::LOADING, value: Some(self.marker.clone()) }];
-        effects.push(Effect::PutSetting { name: Volume::LOADING, value: String::new() });
-        let op_id = self.next_op();
-        self.txns.push(Txn { op_id, guards, effects });
-        self.commit()?;
+        self.commit_one(effects, String::new())?;
         Ok(self.engine.sync()?)
     }
 }

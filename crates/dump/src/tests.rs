@@ -296,18 +296,24 @@ fn records_of_unlinked_files_are_left_out_and_not_counted() {
     assert_eq!(shared, BTreeMap::from([(40, u64::from(MAX_SHARES) * 2)]));
 }
 
-/// Fails every second commit: alternately before anything is done, and after a part of the request is done.
+/// The most effects that [`Failing`] accepts in a transaction.
+const FEW: usize = 24;
+
+/// Rejects large transactions, and fails every second commit of others, alternately before and after it is
+/// done.
 #[derive(Debug)]
 struct Failing(Arc<dyn Engine>, AtomicU64);
 
 impl Engine for Failing {
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         let failed = || Err(EngineError::indeterminate("lost"));
+        if txns.iter().any(|txn| txn.effects.len() > FEW) {
+            return Err(EngineError::permanent("too many effects"));
+        }
         match self.1.fetch_add(1, Ordering::Relaxed) % 4 {
             1 => failed(),
             3 => {
-                // A part of the request is done.
-                self.0.commit(&txns[..txns.len().div_ceil(2)])?;
+                self.0.commit(txns)?;
                 failed()
             }
             _ => self.0.commit(txns),

@@ -218,6 +218,12 @@ impl EngineError {
         EngineError { kind: ErrorKind::Indeterminate, ..Self::permanent(message) }
     }
 
+    /// Whether the request certainly did not happen, and would fail again, because the engine rejects it or
+    /// because of too many conflicts. A smaller request may succeed.
+    pub fn is_refusal(&self) -> bool {
+        self.kind == ErrorKind::Determinate { transient: false } && self.errno == Errno::EIO
+    }
+
     /// The same error with another errno for the caller.
     #[must_use]
     pub fn with_errno(self, errno: Errno) -> Self {
