@@ -1,13 +1,14 @@
 #!/bin/bash
-# Measures commands on a volume with a million files while a program works on another mount of it: clone,
-# summary, fsck, gc, compact and rmr. Prints a table for docs/benchmarks.md. Requires root, and two CPUs that do
+# Measures the commands clone, summary, fsck, gc, compact and rmr on a volume with about a million files, while
+# a program works on another mount of the volume. Prints a Markdown table. It has for each command the time in
+# seconds and, in parentheses, the peak memory of the process in MiB. Requires root, and two CPUs that do
 # nothing else.
 #
 #   scripts/maintenance.sh [LIMEN [DIRS [ENGINE ...]]]
 #
 # The tree has DIRS directories (default 100), each with DIRS subdirectories, and 100 files of 100 bytes in each
 # directory. ENGINE is sqlite, redis, postgres, mariadb or etcd (default: sqlite and postgres). An SQLite volume
-# has only one mount, so the program works on the same one.
+# has only one mount, so there the program works on the mount that is measured.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -24,7 +25,8 @@ mkdir "$work/mnt" "$work/other"
 worker=
 trap 'kill $worker 2>/dev/null || true; "$limen" umount --force "$work/mnt" "$work/other" >/dev/null 2>&1 || true; servers_clean' EXIT
 
-# Creates, reads and removes files until it is killed, and keeps its number of rounds in a file.
+# Starts the program: it creates, reads and removes files until it is killed, and writes the number of rounds
+# that it has completed to a file.
 work_on() { # DIR
     python3 - "$1" "$work/rounds" <<'PY' &
 import os, sys
@@ -45,7 +47,8 @@ PY
     worker=$!
 }
 
-# The greatest memory of a mount in MiB.
+# Prints the peak memory, in MiB, of the process of the volume's oldest session, which is that of the mount on
+# $work/mnt.
 greatest() { # MOUNTPOINT
     local pid
     pid=$("$limen" status --json "$1" | python3 -c 'import json, sys; print(json.load(sys.stdin)["sessions"][0]["pid"])')

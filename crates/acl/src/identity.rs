@@ -158,15 +158,16 @@ impl fmt::Display for Sid {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DomainTable {
     domains: Vec<Domain>,
-    /// Length of the stored form plus one blank, in bytes.
+    /// The total length of the domains, each with one blank, in bytes.
     text_bytes: usize,
 }
 
 impl DomainTable {
     /// The highest index.
     pub const MAX_DOMAINS: usize = 65_535;
-    /// The maximum length of the stored form. It has room for about 1,500 domains of the usual length, far
-    /// more than any Active Directory forest has, and it limits what hostile ACLs can add.
+    /// The maximum length of the stored form. It has room for about 1,500 domains of the usual length, more
+    /// than the 1,200 that Microsoft recommends as the maximum for an Active Directory forest. The limit
+    /// bounds what hostile ACLs can add.
     pub const MAX_TEXT_BYTES: usize = 64 << 10;
 
     /// The table with these domains in this order; None if a domain is repeated or the table is too large.

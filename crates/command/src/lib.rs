@@ -4,14 +4,14 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `error` | the error of a command |
-//! | `output`, `units` | printed output and progress; sizes |
+//! | `output`, `units` | printed output and progress; sizes and numbers |
 //! | `interrupt` | Ctrl-C in commands that clean up before they end |
 //! | `pool`, `remove` | tree walks by several threads; the removal of trees |
-//! | `process`, `paths` | processes by id and start time; where a user's files are |
+//! | `process`, `paths` | processes by id and start time; the directories for logs and state, paths as text |
 //! | `registry` | which process serves which mount on this machine |
 //! | `clone`, `quotas`, `file_requests` | requests to a mount: copy a tree; change a quota; act on files |
-//! | `answers` | the lines with which a mount answers these requests |
-//! | `running` | the limit of such requests at the same time |
+//! | `answers` | reads the lines with which a mount answers the requests of the row above |
+//! | `running` | limits how many requests of one kind a mount serves at the same time |
 //! | `counters`, `exported` | the counters of a mount; all its metrics as text |
 //! | `profile` | what the profilers of a mount record |
 //! | `statistics`, `exporter` | what a mount reports to other commands; its metrics over HTTP |

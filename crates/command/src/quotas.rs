@@ -1,9 +1,10 @@
 //! `limen quota` on a volume whose database serves one process at a time. While the volume is mounted, the
-//! mount's process changes the quotas, because it would not see the changes of another process.
+//! mount's process changes the quotas, because it would not see inodes that another process changes.
 //!
 //! The client sends a line with the change to the mount's socket ([`crate::statistics`]). The mount answers
 //! with lines of JSON: how many inodes it has visited, several times a second, and at the end the result. If
-//! the client closes the connection, the mount ends the walk, and another request continues it.
+//! the client closes the connection, the mount ends the walk. A later request for the same quota begins the
+//! walk again.
 
 use std::io::{self, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -45,7 +46,7 @@ pub(crate) fn start(stream: UnixStream, request: &str, vfs: &Arc<Vfs>) -> io::Re
             None => send(&stream, &json!({ "error": "too many quotas are being changed", "kind": "failed" })),
         };
         if let Err(error) = served {
-            tracing::debug!(%error, "the client of a quota does not answer");
+            tracing::debug!(%error, "cannot answer the client that changes a quota");
         }
     };
     thread::Builder::new().name("limen-quota".into()).spawn(work).map(drop)
@@ -80,7 +81,8 @@ fn send(mut stream: &UnixStream, value: &Value) -> io::Result<()> {
 /// with the number of inodes that were visited; if it returns `false`, the mount ends the walk.
 ///
 /// # Errors
-/// The mount does not answer, or its database failed; the inner error is that of the change.
+/// The mount does not answer, has an older version, makes too many changes at the same time, or its database
+/// failed. The inner error is that of the change.
 pub fn request(
     entry: &Entry,
     change: QuotaChange,
@@ -197,7 +199,7 @@ fn result_from(value: &Value) -> Result<Result<QuotaKey, QuotaError>, CliError> 
     Ok(Err(error))
 }
 
-/// The error if the mount did not understand the request, and sent its statistics.
+/// The error for an answer in another form: an older version ignores the request and sends its statistics.
 fn older() -> CliError {
     CliError::new("the mount belongs to an older version of limen").advise("mount it again")
 }

@@ -1,10 +1,13 @@
 //! Removes trees with several threads.
 //!
-//! Each name is looked up separately, relative to its open directory, and symbolic links are never followed.
-//! So nothing outside the tree is removed, even if other processes rename files meanwhile. A directory is
-//! read one buffer at a time. The threads share the entries of a buffer, and the next buffer is read when all
-//! of these were handled. So memory use depends neither on the number of files nor on the size of a
-//! directory. The number of open descriptors grows only with the depth of the tree and the number of threads.
+//! Each name is looked up separately, relative to its open directory, and symbolic links in the tree are
+//! never followed. So only directories in the tree are opened, even if other processes rename files
+//! meanwhile. If a directory is moved out of the tree after it was opened, it is still emptied.
+//!
+//! A directory is read one buffer at a time. The threads share the entries of a buffer. When all of these
+//! were handled, the next buffer is read. So memory use depends neither on the number of files nor on the
+//! size of a directory. The number of open descriptors grows only with the depth of the tree and the number
+//! of threads.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::mem::MaybeUninit;
@@ -28,8 +31,8 @@ use crate::pool::{self, Queue};
 const BATCH: usize = 64;
 /// The buffer of getdents(2): about 2,000 entries.
 const BUFFER_BYTES: usize = 64 << 10;
-/// If a directory is not empty after its entries were removed, it is read again, at most this often. There is
-/// a limit because other processes can create files in it all the time.
+/// If a directory is not empty after its entries were removed, it is read again, at most this many times.
+/// There is a limit because other processes can create files in it all the time.
 const MAX_REWINDS: u32 = 8;
 /// Errors are kept for this many files; further ones are only counted.
 const MAX_KEPT: usize = 10;
@@ -121,7 +124,7 @@ struct Dir {
     fd: OnceLock<OwnedFd>,
     /// Unfinished tasks for the entries of the last buffer.
     pending: AtomicUsize,
-    /// Whether an entry could not be removed, so that the directory cannot be removed either.
+    /// Whether the directory could not be read, or an entry not removed, so that the directory must be kept.
     failed: AtomicBool,
     rewinds: AtomicU32,
 }
@@ -321,7 +324,9 @@ pub fn split(path: &Path) -> Result<(PathBuf, CString), CliError> {
     };
     let last = path.components().next_back();
     let Some(Component::Normal(name)) = last else { return Err(wrong()) };
-    if path.as_os_str().as_bytes().ends_with(b"/.") {
+    let bytes = path.as_os_str().as_bytes();
+    let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    if bytes[..end].ends_with(b"/.") {
         return Err(wrong());
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -26,22 +26,26 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     let whole = whole
         .checked_mul(1 << shift)
         .ok_or_else(|| format!("'{text}' is too large: write at most 16383P"))?;
+    if !fraction.chars().all(|c| c.is_ascii_digit()) {
+        return Err(wrong());
+    }
     if fraction.is_empty() {
         return if number.ends_with('.') { Err(wrong()) } else { Ok(whole) };
     }
-    // Use integer arithmetic, which is exact to a millionth of the unit: floating point would round.
+    // Use integer arithmetic, because floating point would round. Digits after the sixth are ignored.
     let fraction = fraction.get(..6).unwrap_or(fraction);
     let part: u64 = fraction.parse().map_err(|_| wrong())?;
     let part = u128::from(part) * (1u128 << shift) / 10u128.pow(fraction.len() as u32);
     Ok(whole.saturating_add(part as u64))
 }
 
-/// Parses a number of files, or another whole number.
+/// Parses a whole number, such as a number of files.
 ///
 /// # Errors
 /// A message that says what to write.
 pub fn parse_whole(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("'{text}' is not a whole number: write e.g. 1000000, or 0 for no limit"))
+    let number = text.parse().ok().filter(|_| !text.starts_with('+'));
+    number.ok_or_else(|| format!("'{text}' is not a whole number: write only digits, e.g. 1000000"))
 }
 
 /// More threads than this would only wait for each other on any machine.
@@ -92,7 +96,7 @@ mod tests {
         for (text, bytes) in good {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
-        for text in ["", "G", "-1", "1X", "1.2.3G", "1.G", ".5G", "99999999999999999999", "20000000P"] {
+        for text in ["", "G", "-1", "1X", "1.2.3G", "1.123456.7G", "1.G", ".5G", "99999999999999999999", "20000000P"] {
             assert!(parse_size(text).is_err(), "{text}");
         }
     }
@@ -100,7 +104,7 @@ mod tests {
     #[test]
     fn whole_numbers_have_no_sign_and_no_suffix() {
         assert_eq!(parse_whole("1000000"), Ok(1_000_000));
-        for text in ["-5", "1K", "", "1.5", "99999999999999999999"] {
+        for text in ["-5", "+5", "1K", "", "1.5", "99999999999999999999"] {
             assert!(parse_whole(text).unwrap_err().contains("whole number"), "{text}");
         }
     }

@@ -30,21 +30,23 @@ use rustix::io::Errno;
 use crate::device::Device;
 use crate::entry::{Deferred, Entries, Entry, HeldEntry, Stage, lock};
 
-/// The limit of entries of one thread: one, plus one for each reply that another thread holds at the same
-/// time. Beyond it, requests wait in the kernel.
+/// The maximum number of entries of one thread. A thread needs one entry, and one more for each reply that
+/// another thread holds. At the maximum, requests wait in the kernel.
 const MAX_ENTRIES: usize = 1024;
 
-/// The size of the submission queue. If there are more completions than twice this number, they wait in the
-/// kernel.
+/// The size of the submission queue. The completion queue has room for twice as many; further completions
+/// wait in the kernel.
 const RING_ENTRIES: u32 = 16;
 
-/// The bit of the ids of requests that this process causes itself; the kernel's own ids count upwards from 2.
+/// The bit that marks the ids of the requests that this process causes by RETRIEVE notifications
+/// ([`Ring::leave`]). The ids of all other requests are from the kernel, which counts upwards from 2.
 const WAKE_UP: u64 = 1 << 62;
 
-/// An id for a request that this process causes. Each is used once: the kernel finds the entry of a reply by
-/// the id (`fuse_uring_commit_fetch`). If two requests on one queue had the same id, the kernel would confuse
-/// their entries, and would write the next request into memory that no thread reads. The process that served
-/// the mount before may have caused requests that are still unanswered, so the process id is part of the id.
+/// An id for the request of a RETRIEVE notification. Each is used once: the kernel finds the entry of a reply
+/// by the id (`fuse_uring_commit_fetch`). If two requests on one queue had the same id, the kernel would
+/// confuse their entries, and would write the next request into memory that no thread reads. The process that
+/// served the mount before may have caused requests that are still unanswered, so the process id is part of
+/// the id.
 fn next_wake_up() -> Unique {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed) & u64::from(u32::MAX);
@@ -52,12 +54,14 @@ fn next_wake_up() -> Unique {
     Unique(WAKE_UP | u64::from(std::process::id()) << 33 | number << 1)
 }
 
-/// Whether this process, or the one that served the mount before, caused a request.
+/// Whether a RETRIEVE notification of this process, or of the one that served the mount before, caused a
+/// request.
 pub(crate) fn is_wake_up(unique: Unique) -> bool {
     unique.0 & WAKE_UP != 0
 }
 
-/// The user data of the completion for deferred replies. Entries are numbered from 0.
+/// The user data of the completion for deferred replies. That of other completions is the number of the entry
+/// in its ring.
 const DEFERRED: u64 = u64::MAX;
 
 /// The ring of one thread. It serves one of the kernel's queues, from [`Ring::begin`] on.
@@ -94,7 +98,7 @@ impl Ring {
     /// Creates a ring for one queue of the kernel, without an entry.
     ///
     /// # Errors
-    /// Fails if io_uring is missing, not allowed, or out of memory.
+    /// io_uring is missing or not allowed, or there is no memory.
     pub(crate) fn new(
         device: Arc<Device>,
         queue: u16,
@@ -131,8 +135,9 @@ impl Ring {
         self.entries.iter().any(|entry| !entry.is_new())
     }
 
-    /// Takes over an entry that another process has described. [`Ring::begin`] commits it, or [`Ring::next_held`]
-    /// returns it.
+    /// Takes over an entry that another process has described. If it has a reply, [`Ring::begin`] commits it.
+    /// If its request is not handled yet, [`Ring::next_held`] returns it. If its request waits for a lock,
+    /// [`Ring::deferred_replies`] returns it after the reply was given.
     ///
     /// # Errors
     /// The address of the entry is in use in this process, or the description is invalid.
@@ -167,7 +172,7 @@ impl Ring {
     pub(crate) fn hold(&mut self, entry: Arc<Entry>) -> io::Result<()> {
         entry.hold();
         self.held.push(entry);
-        // The thread is woken when it may handle the request.
+        // The eventfd wakes the thread when it may handle the request.
         self.listen()
     }
 
@@ -204,8 +209,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Leaves an entry to the thread that holds its reply, and lends another entry to the kernel in its
-    /// place, unless the kernel holds another one. Returns false if the reply was already given.
+    /// Leaves an entry to the thread that holds its reply. If the kernel then holds no entry of this ring,
+    /// lends it a new one, up to [`MAX_ENTRIES`]. Returns false if the reply was already given.
     ///
     /// Without an entry the kernel could not send requests to this thread while the reply is
     /// outstanding, because each request needs an entry. The number of requests that wait for a lock is not

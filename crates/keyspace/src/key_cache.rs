@@ -1,6 +1,6 @@
-//! A cache of keys, each with the moment as of which it was read. If the cache has what a commit needs, the
-//! commit takes one round trip on a store that compares versions; on other stores, the commit knows in
-//! advance all keys that it must read.
+//! A cache of keys and their values, each with the moment as of which it was read. If the cache has what a
+//! commit needs, the commit takes one round trip on a store that compares versions. On other stores, the
+//! commit knows in advance which keys it must read, and reads them at once.
 //!
 //! The cached values may be out of date. This is harmless, because every value that a commit depends on is
 //! compared by the server or read again.
@@ -16,7 +16,8 @@ use crate::keys::{Keyspace, Span};
 use crate::source::{KeyState, ReadSet, Source, StoredValue};
 use crate::writes::KeyWrite;
 
-/// The number of keys in one generation; there are two.
+/// The maximum number of keys in one generation, in all shards together. There are two generations: `young`
+/// and `old`.
 const GENERATION: usize = 100_000;
 const SHARDS: usize = 16;
 /// Larger values are not cached, because the limit on the number of keys would not bound their memory. Most
@@ -94,7 +95,8 @@ impl KeyCache {
         shard.old.remove(key);
     }
 
-    /// Records everything that was read, and the locations of the inodes in it.
+    /// Records everything that was read. For each dirent that stores an inode, also records the inode's
+    /// location record, if that is unknown.
     pub fn note_snapshot(&self, keys: &Keyspace, read_set: &ReadSet, as_of: u64) {
         let single = read_set.keys().map(|(key, held)| (key.as_slice(), held.as_ref()));
         for (key, held) in single.chain(read_set.found().map(|(key, held)| (&key[..], Some(held)))) {
@@ -110,7 +112,8 @@ impl KeyCache {
         }
     }
 
-    /// Records the writes of the commit with the number `version`.
+    /// Records the writes of a commit, except deletions of ranges: their keys keep outdated values in the
+    /// cache. `version` is the version of the written keys, and the moment as of which they are recorded.
     pub fn note_writes(&self, writes: &[KeyWrite], version: u64) {
         for write in writes {
             match write {

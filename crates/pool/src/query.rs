@@ -18,7 +18,7 @@ pub struct Query {
     left: BTreeMap<String, String>,
 }
 
-/// The file that a parameter names, if it is given.
+/// The file that a parameter names, if the parameter is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedFile {
     pub(crate) parameter: &'static str,
@@ -39,7 +39,7 @@ impl Query {
         self.left.insert(name.to_owned(), value.to_owned());
     }
 
-    /// Takes a parameter whose value must be one of these words, and returns the value of the word; `usual`
+    /// Takes a parameter whose value must be one of the words, and returns what the word stands for; `usual`
     /// if the parameter is not given.
     ///
     /// # Errors
@@ -70,7 +70,9 @@ impl Query {
         })
     }
 
-    /// Takes a time of at least `least`, such as `500ms`, `30s` or `30`, `5m`, `1h`; `usual` if it is absent.
+    /// Takes a time of at least `least`, such as `500ms`, `30s`, `5m` or `1h`; a number without a unit is in
+    /// seconds. `usual` if it is not given. `least` must be zero or 1 ms, because the message says "above
+    /// zero".
     pub(crate) fn time(
         &mut self,
         name: &str,

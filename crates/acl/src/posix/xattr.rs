@@ -23,9 +23,10 @@ impl PosixAcl {
     /// Parses the value of `system.posix_acl_access` or `system.posix_acl_default`. An empty value and a
     /// header without entries mean "no ACL"; setting them removes the existing ACL (`do_set_acl`).
     ///
-    /// Equivalent to `posix_acl_from_xattr` and `posix_acl_valid`: tags must be in canonical order. Entries
-    /// with the same tag may be in any order; they are sorted by id. The id field of a tag without an id is
-    /// ignored.
+    /// Equivalent to `posix_acl_from_xattr` and `posix_acl_valid`, except for the limit on entries and the
+    /// stricter rule of [`PosixAcl::from_entries`]. Tags must be in canonical order. Entries for named users,
+    /// and those for named groups, may be in any order; they are sorted by id. The id field of a tag without
+    /// an id is ignored.
     ///
     /// # Errors
     /// In this order: `Size` if the header is incomplete, `Version`, `Size` if the last entry is incomplete,
