@@ -14,7 +14,7 @@ use inspect::{
     Audit, AuditError, AuditView, Kind, OnName, PlannedChange, Rights, Seen, Start, Totals, UserDatabase,
     VisitedName, audit, list_as, parse_change,
 };
-use meta::{AclKind, Effect, Engine, EngineError, RecordKey, Snapshot, Volume};
+use meta::{AclKind, Effect, Engine, EngineError, Inode, RecordKey, Snapshot, Volume};
 use ops::{AclType, SetAcl, SetAttr};
 use types::{AclId, Caps, Cred, FileType, Ino, Mode, Name};
 
@@ -307,7 +307,7 @@ fn audit_of_a_subtree_checks_the_directories_above() {
 }
 
 #[test]
-fn audit_of_a_damaged_volume_ends_and_grants_nothing() {
+fn audit_of_a_damaged_volume_ends() {
     let volume = Fixture::new();
     let dir = volume.dir(ROOT, "d", 0o777, (1, 1));
     let inner = volume.dir(dir, "inner", 0o777, (1, 1));
@@ -330,8 +330,33 @@ fn audit_of_a_damaged_volume_ends_and_grants_nothing() {
     let (found, listed) = list(&volume, ROOT, "/", &AuditView::of(Cred::root()), None);
     assert_eq!(found.damaged, 2);
     assert_eq!(listed.len(), 6, "{listed:?}");
-    assert_eq!(listed["/d/inner/f"].1.rights, Rights::default());
+    let rights = Rights { delete: true, own: true, ..Rights::default() };
+    assert_eq!(listed["/d/inner/f"].1.rights, rights, "they do not depend on the ACL");
     assert_eq!(listed["/d/inner/lost"].1.rights, Rights::default());
+}
+
+#[test]
+fn damaged_acl_leaves_the_rights_that_do_not_depend_on_it() {
+    let fixture = Fixture::new();
+    let dir = fixture.dir(ROOT, "d", 0o777, (1, 1));
+    let file = fixture.file(dir, "f", 0o674, (5, 1));
+    let (inode, _) = fixture.tree().inode(file).unwrap();
+    fixture.apply(vec![Effect::PutInode(Inode { access_acl: AclId(5), ..inode })]);
+    let rights = |kind, cred| {
+        let volume = Volume { acl: kind, ..Volume::in_memory("audited") };
+        let view = AuditView::of(cred);
+        let (entries, _) = list_as(fixture.dyn_engine(), &volume, &view, dir, (None, 10)).unwrap();
+        let Rights { read, write, execute, delete, own } = entries[0].seen.rights;
+        let letters = [(read, 'r'), (write, 'w'), (execute, 'x'), (delete, 'd'), (own, 'o')];
+        letters.into_iter().filter_map(|(has, letter)| has.then_some(letter)).collect::<String>()
+    };
+    for (kind, of_owner, of_other, of_root) in
+        [(AclKind::Posix, "rwdo", "d", "do"), (AclKind::Nfs4, "o", "", "rwdo")]
+    {
+        assert_eq!(rights(kind, user(5, 5, &[])), of_owner, "{kind:?}");
+        assert_eq!(rights(kind, user(6, 6, &[])), of_other, "{kind:?}");
+        assert_eq!(rights(kind, Cred::root()), of_root, "{kind:?}");
+    }
 }
 
 /// Calls `change` before the first read of ACLs, which is after the read of the inodes that have them.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use acl::evaluate;
 use acl::nfs4;
 use acl::posix::{self, Perm};
-use meta::{Inode, Volume};
+use meta::{AclKind, Inode, Volume};
 use types::{AclId, FileType, Mode};
 
 use super::model::{AuditError, AuditView, Rights};
@@ -42,6 +42,8 @@ pub(super) struct Decided {
     uid: u32,
     mode: Mode,
     own: bool,
+    /// Whether the ACL is missing or damaged.
+    is_damaged: bool,
     /// Set if NFSv4 rules apply.
     nfs4: Option<Nfs4>,
 }
@@ -68,6 +70,11 @@ impl ParentAccess {
     pub(super) fn is_listed(&self) -> bool {
         self.decided.listed
     }
+
+    /// Whether the file's ACL is missing or damaged.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.decided.is_damaged
+    }
 }
 
 /// The cached decisions of one view.
@@ -75,8 +82,7 @@ impl ParentAccess {
 pub(crate) struct Classes<'a> {
     view: &'a AuditView,
     volume: &'a Volume,
-    /// `None` if the ACL is damaged.
-    known: HashMap<Class, Option<Decided>>,
+    known: HashMap<Class, Decided>,
     pub(super) decisions: u64,
 }
 
@@ -98,8 +104,7 @@ impl<'a> Classes<'a> {
         self.view.edit.as_ref().is_some_and(|(_, recursive, _)| *recursive)
     }
 
-    /// Decides the access to an inode. `None` if its ACL is missing or damaged: the audit then counts no
-    /// right. `ahead` as in [`Texts::get`].
+    /// Decides the access to an inode. `ahead` as in [`Texts::get`].
     ///
     /// # Errors
     /// Those of [`Texts::get`]; the edit cannot be applied.
@@ -109,7 +114,7 @@ impl<'a> Classes<'a> {
         edited: bool,
         texts: &mut Texts<'_>,
         ahead: impl Iterator<Item = &'n Inode>,
-    ) -> Result<Option<Decided>, Undecided> {
+    ) -> Result<Decided, Undecided> {
         let class = Class {
             acl: inode.access_acl,
             uid: inode.uid,
@@ -131,19 +136,14 @@ impl<'a> Classes<'a> {
         Ok(decided)
     }
 
-    fn evaluate(
-        &self,
-        inode: &Inode,
-        edited: bool,
-        text: Option<&str>,
-    ) -> Result<Option<Decided>, AuditError> {
+    fn evaluate(&self, inode: &Inode, edited: bool, text: Option<&str>) -> Result<Decided, AuditError> {
         let id = inode.access_acl;
         let rules = match text {
             _ if id.is_none() => Some(Rules::plain(self.volume.acl)),
             Some(text) => Rules::read(self.volume.acl, id, text, &self.volume.sid_rules),
             None => None,
         };
-        let Some(rules) = rules else { return Ok(None) };
+        let Some(rules) = rules else { return Ok(self.evaluate_damaged(inode)) };
         let mut access_attrs = AccessAttrs::with(inode, rules);
         if edited && let Some((_, _, edit)) = &self.view.edit {
             access_attrs = edit.apply(&access_attrs)?;
@@ -152,7 +152,7 @@ impl<'a> Classes<'a> {
         let AccessAttrs { uid, gid, mode, .. } = access_attrs;
         let is_dir = access_attrs.kind.is_dir();
         let own = evaluate::owner(cred.uid, cred.caps, uid).is_ok();
-        Ok(Some(match &access_attrs.rules {
+        Ok(match &access_attrs.rules {
             Rules::Posix(acl) => {
                 let inode = posix::FileAttrs { uid, gid, mode, is_dir, acl: acl.as_ref() };
                 let may = |want| posix::permits(cred, want, &inode).is_ok();
@@ -165,6 +165,7 @@ impl<'a> Classes<'a> {
                     uid,
                     mode,
                     own,
+                    is_damaged: false,
                     nfs4: None,
                 }
             }
@@ -183,6 +184,7 @@ impl<'a> Classes<'a> {
                     uid,
                     mode,
                     own,
+                    is_damaged: false,
                     nfs4: Some(Nfs4 {
                         decision,
                         target: nfs4_target(cred, &access_attrs, acl.as_ref()),
@@ -192,7 +194,45 @@ impl<'a> Classes<'a> {
                     }),
                 }
             }
-        }))
+        })
+    }
+
+    /// The access to an inode whose ACL is missing or damaged: a check that needs the ACL fails with EIO. The
+    /// view's edit is not applied, because its result may depend on the ACL.
+    fn evaluate_damaged(&self, inode: &Inode) -> Decided {
+        let cred = &self.view.cred;
+        let Inode { uid, gid, mode, kind, .. } = *inode;
+        let is_dir = kind.is_dir();
+        let (listed, granted, nfs4) = match self.volume.acl {
+            // The kernel reads the ACL neither for the owner nor if the group bits are clear
+            // (`acl_permission_check`). If it cannot read the ACL, capabilities do not help
+            // (`generic_permission`).
+            AclKind::Off | AclKind::Posix => {
+                let needs_acl = cred.uid != uid && mode.rwx() & 0o070 != 0;
+                let file = posix::FileAttrs { uid, gid, mode, is_dir, acl: None };
+                let may = |want| !needs_acl && posix::permits(cred, want, &file).is_ok();
+                let all = [Perm::READ, Perm::WRITE, Perm::EXECUTE, Perm::WRITE | Perm::EXECUTE];
+                (may(Perm::READ), all.map(may), None)
+            }
+            // The kernel sees a mode without permissions, so nobody may execute the file.
+            AclKind::Nfs4 => {
+                let granted = nfs4::overrides(cred.caps, is_dir, false);
+                let (read, write, execute) =
+                    (nfs4::Mask::READ_DATA, nfs4::Mask::WRITE_DATA, nfs4::Mask::EXECUTE);
+                let before = if is_dir { nfs4::Mask::SEARCH } else { nfs4::Mask::NONE };
+                let nfs4 = Nfs4 {
+                    decision: nfs4::Decision::default(),
+                    target: nfs4::Decision::default(),
+                    kernel_forwards_name_changes: false,
+                };
+                let all = [read | before, write | before, execute, write | execute];
+                // The mount hides the name from everybody.
+                (false, all.map(|want| granted.has(want)), Some(nfs4))
+            }
+        };
+        let [read, write, execute, names] = granted;
+        let own = evaluate::owner(cred.uid, cred.caps, uid).is_ok();
+        Decided { listed, read, write, execute, names, uid, mode, own, is_damaged: true, nfs4 }
     }
 
     /// The permissions on a name, from the decisions on its directory and its file.
@@ -202,9 +242,14 @@ impl<'a> Classes<'a> {
             let is_free = evaluate::sticky(cred.uid, cred.caps, dir.mode, dir.uid, decided.uid).is_ok();
             let may = match (dir.nfs4, decided.nfs4) {
                 (Some(parent), Some(file)) => {
+                    // If one of the ACLs cannot be read, only capabilities permit the removal.
+                    let (by_parent, by_file) = match dir.is_damaged || decided.is_damaged {
+                        true => Default::default(),
+                        false => (parent.decision, file.target),
+                    };
                     let removal = nfs4::Removal {
-                        parent: parent.decision,
-                        target: file.target,
+                        parent: by_parent,
+                        target: by_file,
                         parent_mode: dir.mode,
                         parent_uid: dir.uid,
                         target_uid: decided.uid,

@@ -101,7 +101,8 @@ pub struct Audit {
     /// Distinct combinations of ACL, owner, group and mode that were decided, summed over all threads and
     /// views.
     pub decisions: u64,
-    /// Names whose inode or ACL is missing or damaged. They count as names without any right.
+    /// Names whose inode or ACL is missing or damaged. If the inode is missing, nobody has a right. If the ACL
+    /// is, only rights that do not depend on it count.
     pub damaged: u64,
 }
 

@@ -36,7 +36,7 @@ struct Task {
     dir: Ino,
     after: Option<Name>,
     depth: usize,
-    /// The access to the directory in each view; `None` if its inode or ACL is damaged.
+    /// The access to the directory in each view; `None` before the root is evaluated.
     above: [Option<ParentAccess>; 2],
     /// Whether each view's edit applies to the whole content of the directory.
     inside: [bool; 2],
@@ -66,8 +66,8 @@ struct Evaluated {
     /// The inode in the state that was evaluated.
     inode: Inode,
     seen: [Seen; 2],
-    /// As in [`Task`], for the entries of the inode.
-    above: [Option<ParentAccess>; 2],
+    /// The access to the inode, for its entries.
+    above: [ParentAccess; 2],
     inside: [bool; 2],
 }
 
@@ -143,7 +143,7 @@ impl Audited<'_> {
                 None => (None, Seen::default(), None),
                 Some(inode) => {
                     let Some(found) = reader.evaluate(inode, Some(&task), ahead)? else { continue };
-                    (Some(found.inode), found.seen[0], found.above[0])
+                    (Some(found.inode), found.seen[0], Some(found.above[0]))
                 }
             };
             let listed = above.is_some_and(|above| above.is_listed());
@@ -190,7 +190,7 @@ impl<'a> Reader<'a> {
             let ahead = chain.get(depth + 1..).unwrap_or_default().iter();
             let evaluated = self.evaluate(inode, (depth > 0).then_some(&task), ahead)?;
             let Evaluated { seen, above, inside, .. } = evaluated.ok_or_else(|| lost(inode.ino))?;
-            task = Task { dir: inode.ino, above, inside, ..task };
+            task = Task { dir: inode.ino, above: above.map(Some), inside, ..task };
             if depth == last {
                 self.report(&start.path, inode.kind, seen, each)?;
             }
@@ -241,6 +241,7 @@ impl<'a> Reader<'a> {
                     // it, the walk might never end.
                     if inode.kind.is_dir() && inode.parent == task.dir {
                         let depth = task.depth + 1;
+                        let above = above.map(Some);
                         below.push(Task { dir: inode.ino, after: None, depth, above, inside, path });
                     }
                 }
@@ -294,7 +295,7 @@ impl<'a> Reader<'a> {
                 Err(Undecided::Changed(None)) => return Ok(None),
                 Err(Undecided::Failed(error)) => return Err(error),
                 Ok(evaluated) => {
-                    if evaluated.above[0].is_none() {
+                    if evaluated.above[0].is_damaged() {
                         self.audit.damaged += 1;
                     }
                     return Ok(Some(evaluated));
@@ -316,15 +317,13 @@ impl<'a> Reader<'a> {
             let above = task.map(|task| task.above[view]);
             // The root has no directory above it.
             let reached = above.is_none_or(|above| above.is_some_and(|above| above.searched));
-            let Some(decided) = classes.decide(inode, edited, texts, ahead.clone())? else {
-                return Ok((Seen { reached, ..Seen::default() }, None, inside));
-            };
+            let decided = classes.decide(inode, edited, texts, ahead.clone())?;
             let rights = if reached {
                 classes.rights(inode.kind, above.flatten().as_ref(), &decided)
             } else {
                 Default::default()
             };
-            Ok::<_, Undecided>((Seen { reached, rights }, Some(classes.above(reached, decided)), inside))
+            Ok::<_, Undecided>((Seen { reached, rights }, classes.above(reached, decided), inside))
         };
         let before = evaluated(&mut self.before, 0)?;
         let after = match &mut self.after {
