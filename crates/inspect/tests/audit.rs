@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use acl::posix::PosixAcl;
 use common::{Fixture, ROOT, Random, user};
 use inspect::{
-    Audit, AuditError, AuditView, Kind, OnName, PlannedChange, Rights, Seen, Start, Totals, UserDatabase,
-    VisitedName, audit, list_as, parse_change,
+    Audit, AuditError, AuditView, Kind, OnName, PlannedChange, QueryError, Rights, Seen, Start, Totals,
+    UserDatabase, VisitedName, audit, list_as, parse_change,
 };
 use meta::{AclKind, Effect, Engine, EngineError, Inode, RecordKey, Snapshot, Volume};
 use ops::{AclType, SetAcl, SetAttr};
@@ -333,6 +333,21 @@ fn audit_of_a_damaged_volume_ends() {
     let rights = Rights { delete: true, own: true, ..Rights::default() };
     assert_eq!(listed["/d/inner/f"].1.rights, rights, "they do not depend on the ACL");
     assert_eq!(listed["/d/inner/lost"].1.rights, Rights::default());
+}
+
+#[test]
+fn removed_start_is_not_damage() {
+    let volume = Fixture::new();
+    let dir = volume.dir(ROOT, "d", 0o755, (1, 1));
+    let inner = volume.dir(dir, "inner", 0o755, (1, 1));
+    let view = AuditView::of(Cred::root());
+    let error =
+        |dir| list_as(volume.dyn_engine(), &Volume::in_memory("audited"), &view, dir, (None, 1)).unwrap_err();
+    let dirent = |parent, name: &[u8]| Effect::DropDirent { parent, name: Name::new(name).unwrap() };
+    volume.apply(vec![dirent(ROOT, b"d"), Effect::DropInode { ino: dir }]);
+    assert!(matches!(error(inner), AuditError::QueryError(QueryError::Damaged { .. })));
+    volume.apply(vec![dirent(dir, b"inner"), Effect::DropInode { ino: inner }]);
+    assert!(matches!(error(inner), AuditError::Gone));
 }
 
 #[test]

@@ -153,6 +153,7 @@ fn below(
         Ok(_) => {}
         Err(Stop::Limit) => below.cut_after = Some(below.names),
         Err(Stop::Error(AuditError::QueryError(error))) => return Err(unanswered(error)),
+        Err(Stop::Error(error @ AuditError::Gone)) => return Err(Failure::Wrong(error.to_string())),
         Err(Stop::Error(error)) => return Err(failed(error.into())),
     }
     Ok(Some(below))

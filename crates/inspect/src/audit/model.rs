@@ -142,6 +142,9 @@ pub enum AuditError {
     Change(#[from] ChangeError),
     #[error("not a directory: use limen access explain for a single file")]
     NoDirectory,
+    /// The start of the audit was removed or moved after its path was resolved.
+    #[error("the directory does not exist any more, or was moved: try again")]
+    Gone,
 }
 
 impl From<meta::EngineError> for AuditError {

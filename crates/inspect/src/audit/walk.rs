@@ -189,7 +189,7 @@ impl<'a> Reader<'a> {
         for (depth, inode) in chain.iter().enumerate() {
             let ahead = chain.get(depth + 1..).unwrap_or_default().iter();
             let evaluated = self.evaluate(inode, (depth > 0).then_some(&task), ahead)?;
-            let Evaluated { seen, above, inside, .. } = evaluated.ok_or_else(|| lost(inode.ino))?;
+            let Evaluated { seen, above, inside, .. } = evaluated.ok_or(AuditError::Gone)?;
             task = Task { dir: inode.ino, above: above.map(Some), inside, ..task };
             if depth == last {
                 self.report(&start.path, inode.kind, seen, each)?;
@@ -200,11 +200,18 @@ impl<'a> Reader<'a> {
 
     /// A directory and those above it, the root first. Each is read with its ACL.
     fn ancestors(&mut self, dir: Ino) -> Result<Vec<Inode>, AuditError> {
-        let mut chain = Vec::new();
+        let mut chain: Vec<Inode> = Vec::new();
         let mut at = dir;
         loop {
-            let found = self.texts.inode(at)?;
-            let inode = found.filter(|_| chain.len() < MAX_DEPTH).ok_or_else(|| lost(at))?;
+            // A removed directory without a link may still be open.
+            let found = self.texts.inode(at)?.filter(|inode| !inode.kind.is_dir() || inode.nlink > 0);
+            let Some(inode) = found.filter(|_| chain.len() < MAX_DEPTH) else {
+                let Some(child) = chain.last() else { return Err(AuditError::Gone) };
+                // The directory above may have been removed after this one was removed or moved.
+                let now = self.texts.inode(child.ino)?;
+                let is_moved = now.is_none_or(|now| now.nlink == 0 || now.parent != child.parent);
+                return Err(if is_moved { AuditError::Gone } else { lost(at) });
+            };
             if !inode.kind.is_dir() {
                 return Err(AuditError::NoDirectory);
             }
