@@ -98,7 +98,7 @@ pub fn for_each_slice_window<E: From<EngineError>>(
     let mut first = SliceId(0);
     loop {
         let mut window = SliceWindow::new(first, WINDOW);
-        gather(engine, &CheckScope::Volume, &mut window, &mut |_, _, _, _| {}, &mut |_| {})?;
+        gather(engine, &CheckScope::Volume, &mut window, &mut |_, _, _, _, _| {}, &mut |_| {})?;
         walk::shared(engine, window.range(), |slice, _| {
             if let Some(used) = window.entry(slice, Ino(0), 0) {
                 used.shared = true;
@@ -150,7 +150,8 @@ fn chunks_in<E: From<EngineError>>(
     }
 }
 
-type EachRow<'a> = &'a mut dyn FnMut(Ino, ChunkIndex, usize, &Slice);
+/// Also gets the function that reports problems.
+type EachRow<'a> = &'a mut dyn FnMut(Ino, ChunkIndex, usize, &Slice, &mut dyn FnMut(Problem));
 
 fn gather(
     engine: &dyn Engine,
@@ -162,7 +163,7 @@ fn gather(
     chunks_in(engine, scope, |inode, is_only, chunk, rows| {
         let ino = inode.ino;
         for (at, row) in rows.iter().enumerate() {
-            each_row(ino, chunk, at, row);
+            each_row(ino, chunk, at, row, report);
             let SliceSource::Blocks { id, size, .. } = row.source else { continue };
             let Some(used) = window.entry(id, ino, size) else { continue };
             // Rows that are met twice must not look like two rows.
@@ -197,8 +198,7 @@ pub(super) fn check(run: &mut Run<'_>) -> Result<(), EngineError> {
     loop {
         let begins = first == SliceId(0);
         let mut window = SliceWindow::new(first, run.window);
-        let mut faults: Vec<Problem> = Vec::new();
-        let mut each_row = |ino, chunk, row: usize, slice: &Slice| {
+        let mut each_row = |ino, chunk, row: usize, slice: &Slice, report: &mut dyn FnMut(Problem)| {
             if !begins {
                 return;
             }
@@ -206,14 +206,11 @@ pub(super) fn check(run: &mut Run<'_>) -> Result<(), EngineError> {
             if totals.checked.rows.is_multiple_of(walk::PAGE as u64) {
                 progress("rows", totals.checked.rows);
             }
-            if let Some(fault) = fault_of(slice)
-                && faults.len() < FAULTS
-            {
-                faults.push(Problem::Row { ino, chunk, row, fault });
+            if let Some(fault) = fault_of(slice) {
+                report(Problem::Row { ino, chunk, row, fault });
             }
         };
         gather(*engine, scope, &mut window, &mut each_row, *report)?;
-        faults.into_iter().for_each(&mut **report);
         match scope {
             CheckScope::Volume => check_shared(*engine, &window, *report)?,
             CheckScope::Below(_) => {
@@ -231,9 +228,6 @@ pub(super) fn check(run: &mut Run<'_>) -> Result<(), EngineError> {
         first = SliceId(window.last.0 + 1);
     }
 }
-
-/// The largest number of invalid rows to report.
-const FAULTS: usize = 10_000;
 
 fn check_shared(
     engine: &dyn Engine,

@@ -432,6 +432,21 @@ fn slices_are_listed_with_their_references() {
     assert_eq!(all, [(1, 2, 100, false), (2, 0, 9, true)]);
 }
 
+#[test]
+fn problems_beyond_the_bound_are_counted() {
+    const MANY: u64 = 10_005;
+    let s = Sample::new();
+    s.damage((0..MANY).map(|at| dirent(s.d, &format!("again{at}"), s.sub, DIR)).collect());
+    let (problems, checked) = s.problems_in(&CheckScope::Volume, WINDOW);
+    let names = problems.iter().filter(|problem| problem.code() == "second-name").count();
+    assert_eq!((names as u64 + checked.unlisted, checked.unlisted), (MANY, 5));
+    let s = Sample::new();
+    let empty = Slice { pos: 0, len: 0, source: SliceSource::Hole };
+    let row = |at| Effect::AppendSlice { ino: s.f, chunk: ChunkIndex(at), slice: empty.clone() };
+    s.damage((1..=MANY).map(row).collect());
+    assert_eq!(s.codes(WINDOW), ["row"; MANY as usize]);
+}
+
 /// The root of the trash has no name, and no counter gives out its number.
 #[test]
 fn a_trash_is_no_damage() {

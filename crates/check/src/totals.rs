@@ -19,6 +19,8 @@ pub struct Checked {
     pub linked_elsewhere: u64,
     /// Below a path: slices with more recorded rows than were found there. The other rows may be elsewhere.
     pub shared_elsewhere: u64,
+    /// Problems that were found but not reported, because the check keeps a bounded number of them.
+    pub unlisted: u64,
 }
 
 /// The totals of a check: the numbers of records, the largest numbers found, and the usage that follows from

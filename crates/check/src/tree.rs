@@ -17,7 +17,7 @@ use super::{Problem, walk};
 const ACLS: usize = 1 << 16;
 
 /// The largest number of strays that a window keeps: entries that name a directory, but are not in its
-/// recorded parent. If there are more, the check after a repair finds the others.
+/// recorded parent. Others are only counted; the check after a repair finds them.
 const STRAYS: usize = 10_000;
 
 /// The stored values of an inode, and the names counted for it.
@@ -42,7 +42,14 @@ struct Window {
     seen: Vec<Seen>,
 }
 
-type Stray = (Ino, Name, Ino);
+/// Entries that name a directory, but are not in its recorded parent.
+#[derive(Debug, Default)]
+struct Strays {
+    kept: Vec<(Ino, Name, Ino)>,
+    /// The number of others.
+    unlisted: u64,
+}
+
 type Report<'a> = &'a mut dyn FnMut(Problem);
 
 pub(super) fn check(run: &mut Run<'_>) -> Result<(), EngineError> {
@@ -112,7 +119,7 @@ impl Window {
         // An entry without an inode does not affect the check of the counter: the entry is damaged, and its
         // repair removes it.
         let Run { engine, totals, report, progress, .. } = run;
-        let mut strays: Vec<Stray> = Vec::new();
+        let mut strays = Strays::default();
         let mut walked = 0;
         walk::all_entries(*engine, |dir, name, dirent| {
             self.count_name(dir, name, dirent, &mut strays, *report);
@@ -125,7 +132,8 @@ impl Window {
         if first {
             totals.checked.entries = walked;
         }
-        for (dir, name, ino) in strays {
+        totals.checked.unlisted += strays.unlisted;
+        for (dir, name, ino) in strays.kept {
             let Some(seen) = self.find(ino) else { continue };
             if seen.placed {
                 report(Problem::SecondName { dir, name, ino });
@@ -137,14 +145,7 @@ impl Window {
         Ok(())
     }
 
-    fn count_name(
-        &mut self,
-        dir: Ino,
-        name: &Name,
-        dirent: Dirent,
-        strays: &mut Vec<Stray>,
-        report: Report<'_>,
-    ) {
+    fn count_name(&mut self, dir: Ino, name: &Name, dirent: Dirent, strays: &mut Strays, report: Report<'_>) {
         let ino = dirent.ino;
         if dirent.kind.is_dir()
             && let Some(dir) = self.find(dir)
@@ -167,8 +168,10 @@ impl Window {
         }
         if seen.parent == dir && !seen.placed {
             seen.placed = true;
-        } else if strays.len() < STRAYS {
-            strays.push((dir, name.clone(), ino));
+        } else if strays.kept.len() < STRAYS {
+            strays.kept.push((dir, name.clone(), ino));
+        } else {
+            strays.unlisted += 1;
         }
     }
 

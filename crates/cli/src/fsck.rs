@@ -114,7 +114,7 @@ struct Findings {
     checked: Checked,
     repaired: Vec<Problem>,
     left: Vec<Problem>,
-    /// The number of problems beyond [`MAX_KEPT`].
+    /// The number of problems beyond [`MAX_KEPT`], and of those that the check has only counted.
     unnamed: u64,
     damage: Vec<Damage>,
     /// The number of damaged ranges beyond [`MAX_KEPT`].
@@ -287,6 +287,7 @@ impl Fsck<'_> {
                 true => problems.push(problem),
                 false => unnamed += 1,
             })?;
+            unnamed += self.findings.checked.unlisted;
             (self.findings.left, self.findings.unnamed) = (problems, unnamed);
             if !self.args.repair || round == MAX_ROUNDS || self.repair()? == 0 {
                 break;
@@ -308,10 +309,11 @@ impl Fsck<'_> {
             // beyond the bound were never listed, so they can only be counted again.
             let (mut again, mut others) = (Vec::new(), 0);
             let known = &self.findings.left;
-            self.scan(&mut |problem| match known.contains(&problem) {
+            let checked = self.scan(&mut |problem| match known.contains(&problem) {
                 true => again.push(problem),
                 false => others += u64::from(!is_moving(&problem)),
             })?;
+            others += checked.unlisted;
             (self.findings.left, self.findings.unnamed) = (again, others.min(self.findings.unnamed));
         }
         Ok(())
@@ -460,7 +462,7 @@ impl Findings {
         if self.unnamed + self.unnamed_damage > 0 {
             text.push_str(&format!("{} more are not listed\n", self.unnamed + self.unnamed_damage));
         }
-        let Checked { inodes, entries, rows, linked_elsewhere, shared_elsewhere } = self.checked;
+        let Checked { inodes, entries, rows, linked_elsewhere, shared_elsewhere, .. } = self.checked;
         let mut checked = format!("{inodes} inodes, {entries} names, {rows} rows");
         if args.data {
             checked.push_str(&format!(", {} of data", show_size(self.read_bytes)));

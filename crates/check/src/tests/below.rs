@@ -21,7 +21,7 @@ fn undamaged_paths_have_no_problems_and_say_what_is_elsewhere() {
             let checked = |path| {
                 let (problems, checked) = s.problems_in(&scope(&s, path), window);
                 assert_eq!(problems, [], "{kind:?}, {path}, windows of {window}");
-                let Checked { inodes, entries, rows, linked_elsewhere, shared_elsewhere } = checked;
+                let Checked { inodes, entries, rows, linked_elsewhere, shared_elsewhere, .. } = checked;
                 ([inodes, entries, rows], [linked_elsewhere, shared_elsewhere])
             };
             // `d`, `sub`, `f`, `copy`, `l`, and 20 directories with a file. `g` is another name of `f`.
