@@ -15,6 +15,6 @@ pub use cred::{Caps, Cred};
 pub use errno::Errno;
 pub use ids::{AclId, ChunkIndex, Ino, OpId, QuotaId, SessionId, SliceId, Term};
 pub use mode::{FileType, Mode};
-pub use name::{Name, NameError, XattrName};
+pub use name::{Name, NameError, XattrName, XattrNameError};
 pub use slice::{BLOCK_BYTES, CHUNK_BYTES, Slice, SliceSource};
 pub use time::Time;
