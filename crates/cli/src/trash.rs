@@ -174,7 +174,7 @@ pub(crate) fn ids_of(trash: &Path) -> Ids {
 }
 
 /// The directories of hours that this user can read. As in [`Meta::trashed_hours`], an entry whose name is
-/// not an hour belongs to the hour of its ctime.
+/// not an hour, or an hour in the future, belongs to the hour of its ctime.
 pub(crate) fn hours_in(trash: &Path) -> Result<Vec<HourDir>, CliError> {
     let users: Vec<PathBuf> = match fs::read_dir(trash) {
         Ok(entries) => {
@@ -187,7 +187,7 @@ pub(crate) fn hours_in(trash: &Path) -> Result<Vec<HourDir>, CliError> {
         }
         Err(error) => return Err(CliError::new(error).at(trash.display())),
     };
-    let mut hours = Vec::new();
+    let (mut hours, now) = (Vec::new(), TrashHour::of(Time::now()));
     for user in users {
         let entries = match fs::read_dir(&user) {
             Ok(entries) => entries,
@@ -197,7 +197,7 @@ pub(crate) fn hours_in(trash: &Path) -> Result<Vec<HourDir>, CliError> {
         };
         for entry in entries {
             let entry = entry.at(user.display())?;
-            let hour = TrashHour::from_name(entry.file_name().as_bytes());
+            let hour = TrashHour::from_name_until(entry.file_name().as_bytes(), now);
             let of_change =
                 || fs::symlink_metadata(entry.path()).map(|of| TrashHour::of(Time::new(of.ctime(), 0))).ok();
             if let Some(hour) = hour.or_else(of_change) {
@@ -392,4 +392,21 @@ fn purge_volume(url: &MetaUrl, before: TrashHour) -> Result<Removed, CliError> {
     drop(lock);
     interrupt.check()?;
     Ok(Removed { files: files.get(), ..Removed::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hour_in_the_future_is_that_of_the_ctime() {
+        let trash = tempfile::tempdir().unwrap();
+        let (past, future) = (TrashHour(9), TrashHour(TrashHour::of(Time::now()).0 + 1000));
+        for hour in [past, future] {
+            fs::create_dir_all(trash.path().join("0").join(hour.name())).unwrap();
+        }
+        let hours = hours_in(trash.path()).unwrap();
+        let hours: Vec<TrashHour> = hours.iter().map(|dir| dir.hour).collect();
+        assert!(hours[0] == past && hours[1] < future, "{hours:?}");
+    }
 }

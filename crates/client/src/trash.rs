@@ -103,7 +103,7 @@ impl Meta {
     }
 
     /// The hours in the trash before `before`, the oldest first; at most the `max` oldest. An entry whose name is
-    /// not an hour belongs to the hour of its ctime.
+    /// not an hour, or an hour in the future, belongs to the hour of its ctime.
     ///
     /// # Errors
     /// Those of the database.
@@ -151,8 +151,7 @@ impl Meta {
                 if inode_of(dirent.ino).is_some_and(|inode| is_elsewhere(&inode, user_dir)) {
                     continue;
                 }
-                // If the name is an hour in the future, use the ctime instead.
-                let by_name = TrashHour::from_name(name.as_bytes()).filter(|hour| *hour <= now);
+                let by_name = TrashHour::from_name_until(name.as_bytes(), now);
                 let by_change = || inode_of(dirent.ino).map(|inode: Inode| TrashHour::of(inode.ctime));
                 let Some(hour) = by_name.or_else(by_change) else { continue };
                 if hour < before {

@@ -53,6 +53,12 @@ impl TrashHour {
         // This also excludes other spellings, and days that do not exist.
         (hour.name().as_bytes() == name).then_some(hour)
     }
+
+    /// As [`Self::from_name`], but `None` if the hour is after `now`. The owner of a directory may have given
+    /// it such a name, and its files would then never expire.
+    pub fn from_name_until(name: &[u8], now: TrashHour) -> Option<TrashHour> {
+        Self::from_name(name).filter(|hour| *hour <= now)
+    }
 }
 
 /// The name of a removed inode in the directory of its hour: `PARENT-INO-NAME`.
@@ -145,6 +151,8 @@ mod tests {
         ] {
             assert_eq!(TrashHour::from_name(wrong.as_bytes()), None, "{wrong}");
         }
+        let until = |now| TrashHour::from_name_until(b"1970-01-01-02", TrashHour(now));
+        assert_eq!((until(1), until(2)), (None, Some(TrashHour(2))));
     }
 
     #[test]
