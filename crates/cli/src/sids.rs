@@ -7,11 +7,12 @@
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use acl::identity::{DomainTable, Sid};
@@ -146,32 +147,10 @@ impl Sids {
         }
         let mut command = Command::new("wbinfo");
         command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let answer = command.spawn().and_then(|mut child| {
-            // The answer is read by a thread, so that a long one cannot fill the pipe.
-            let mut out = child.stdout.take();
-            let reader = std::thread::spawn(move || {
-                let mut text = String::new();
-                out.as_mut().map_or(Ok(0), |out| out.read_to_string(&mut text)).map(|_| text)
-            });
-            let until = Instant::now() + WBINFO_TIMEOUT;
-            let status = loop {
-                match child.try_wait()? {
-                    Some(status) => break status,
-                    None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
-                    None => {
-                        child.kill()?;
-                        child.wait()?;
-                        return Err(std::io::ErrorKind::TimedOut.into());
-                    }
-                }
-            };
-            let text = reader.join().unwrap_or_else(|_| Ok(String::new()))?;
-            Ok(status.success().then_some(text))
-        });
-        match answer {
+        match output_of(&mut command, WBINFO_TIMEOUT) {
             Ok(answer) => answer,
             Err(error) => {
-                if error.kind() != std::io::ErrorKind::NotFound {
+                if error.kind() != io::ErrorKind::NotFound {
                     command::output::note(format!(
                         "names of Windows identities are left out: wbinfo: {error}"
                     ));
@@ -181,6 +160,38 @@ impl Sids {
             }
         }
     }
+}
+
+/// Runs a command that writes to a pipe. Returns its output; `None` if it fails.
+///
+/// # Errors
+/// It cannot be run; its output is not UTF-8; [`io::ErrorKind::TimedOut`] if it does not end in time, or if
+/// another process keeps the pipe open.
+fn output_of(command: &mut Command, timeout: Duration) -> io::Result<Option<String>> {
+    let mut child = command.spawn()?;
+    // The answer is read by a thread, so that a long one cannot fill the pipe.
+    let mut out = child.stdout.take();
+    let (sender, answer) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let read = out.as_mut().map_or(Ok(0), |out| out.read_to_string(&mut text));
+        let _ = sender.send(read.map(|_| text));
+    });
+    let until = Instant::now() + timeout;
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            None => {
+                child.kill()?;
+                child.wait()?;
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    };
+    // A process that the command has started may keep the pipe open. The thread then waits for it alone.
+    let text = answer.recv_timeout(timeout).map_err(|_| io::ErrorKind::TimedOut)??;
+    Ok(status.success().then_some(text))
 }
 
 /// The name in the answer of `wbinfo --sid-to-name`: a name, which may contain blanks, and the number of its
@@ -248,6 +259,16 @@ mod tests {
         for answer in ["", "\n", "DOM\\ann", " 1", "DOM\\ann x"] {
             assert_eq!(name_in(answer), None, "{answer:?}");
         }
+    }
+
+    #[test]
+    fn process_that_keeps_the_pipe_open_does_not_delay_the_answer() {
+        let output = |script: &str| {
+            let mut command = Command::new("sh");
+            output_of(command.args(["-c", script]).stdout(Stdio::piped()), Duration::from_millis(500))
+        };
+        assert_eq!(output("echo answer").unwrap().as_deref(), Some("answer\n"));
+        assert_eq!(output("sleep 5 & echo answer").unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]
