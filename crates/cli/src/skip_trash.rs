@@ -20,8 +20,9 @@ use std::time::Duration;
 use acl::idmap::Ids;
 use command::error::CliError;
 use ops::{TRASH_NAME, TrashHour, TrashName};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, open, statat, statx, unlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, open, openat, statat, statx, unlinkat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use types::{Ino, Name, Time};
 
 use crate::target::require_limen;
@@ -79,6 +80,7 @@ impl SkipTrash {
     pub(crate) fn unlink(&self, dir: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<(), Errno> {
         let Some(trash) = &self.trash else { return unlinkat(dir, name, flags) };
         let before = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        let held = before.as_ref().ok().and_then(|found| hold(dir, name, found));
         let earlier = TrashHour::of(Time::now());
         unlinkat(dir, name, flags)?;
         let later = TrashHour::of(Time::now());
@@ -93,8 +95,9 @@ impl SkipTrash {
                 Ok(()) => return Ok(()),
                 Err(Errno::NOENT) => {}
                 Err(_) => {
-                    // A file that has other hard links did not go to the trash.
-                    let is_there = kind.is_dir() || removed.st_nlink == 1;
+                    // A file that has other hard links, or that is open, did not go to the trash.
+                    let is_there = kind.is_dir()
+                        || removed.st_nlink == 1 && !held.is_some_and(|file| is_deleted(&file, &removed));
                     self.left.fetch_add(is_there.into(), Ordering::Relaxed);
                     return Ok(());
                 }
@@ -148,6 +151,26 @@ impl SkipTrash {
     }
 }
 
+/// A reference to a file of another user, which this process cannot find in the trash. The reference does not
+/// count as open. Directories are not held: the kernel could then fail to look them up in the trash (ESTALE).
+fn hold(dir: BorrowedFd<'_>, name: &CStr, found: &Stat) -> Option<OwnedFd> {
+    let user = geteuid();
+    let is_other = !user.is_root() && user.as_raw() != found.st_uid;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let is_dir = FileType::from_raw_mode(found.st_mode).is_dir();
+    (is_other && !is_dir).then(|| openat(dir, name, flags, Mode::empty()).ok()).flatten()
+}
+
+/// Whether this file, which is `removed`, has no name any more, not even in the trash.
+fn is_deleted(file: &OwnedFd, removed: &Stat) -> bool {
+    // The kernel counts the removed name itself, and does not know the name in the trash.
+    let how = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    match statx(file, c"", how, StatxFlags::INO | StatxFlags::NLINK) {
+        Ok(found) => found.stx_ino == removed.st_ino && found.stx_nlink == 0,
+        Err(errno) => matches!(errno, Errno::STALE | Errno::NOENT),
+    }
+}
+
 /// The directory of the trash for the files of the owner that the mount shows with this uid.
 ///
 /// # Errors
@@ -161,4 +184,22 @@ fn user_dir(trash: &Path, ids: &Ids, uid: u32) -> Result<PathBuf, Errno> {
     // The id map of another user's mount is not known, so search for the directory that this uid owns.
     let all = fs::read_dir(trash).map_err(|_| Errno::ACCESS)?;
     all.flatten().map(|entry| entry.path()).find(|path| is_of(path)).ok_or(Errno::NOENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::fstat;
+
+    use super::*;
+
+    #[test]
+    fn file_without_a_name_is_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let file = OwnedFd::from(fs::File::create(&path).unwrap());
+        let found = fstat(&file).unwrap();
+        assert!(!is_deleted(&file, &found));
+        fs::remove_file(path).unwrap();
+        assert!(is_deleted(&file, &found));
+    }
 }

@@ -254,12 +254,15 @@ fn rmr_skips_the_trash_and_says_what_is_left_there() {
     fs::set_permissions(&top, fs::Permissions::from_mode(0o777)).unwrap();
     fs::write(top.join("of root"), "x").unwrap();
     as_user(1000, 1000, || fs::write(top.join("of 1000"), "x").unwrap());
+    // An open file does not go to the trash.
+    let open = File::create(top.join("open")).unwrap();
     let user = ["--reuid", "1000", "--regid", "1000", "--clear-groups", common::LIMEN, "rmr", "--skip-trash"];
-    let paths = [top.join("of root"), top.join("of 1000")];
+    let paths = [top.join("of root"), top.join("of 1000"), top.join("open")];
     let output = Command::new("setpriv").args(user).args(&paths).output().unwrap();
     let said = common::Said::from(output);
     said.failed(1, &["1 removed files or directories are still in the trash", "limen trash purge"]);
     assert_eq!(names(&mnt), ["f", "of root", "top"]);
+    drop(open);
 
     limen(&["rmr", "--skip-trash", &m.place.text("vol.data/none")]).failed(1, &["not on a limenfs volume"]);
     fs::create_dir(m.at("sub")).unwrap();
