@@ -164,14 +164,14 @@ fn report(options: &Options, number: u64, failure: &Failure) -> Result<(), Strin
     println!("repeat with: --seed {seed} --episode {number} --length {length}");
     let interval = episode::interval_of(random::mix(seed, number));
     let deadline = Instant::now() + SHRINK_FOR;
-    let fails = |steps: &[Step]| -> Option<Difference> {
+    let fails = |steps: &[Step]| -> Result<Option<Difference>, String> {
         if Instant::now() > deadline {
-            return None;
+            return Ok(None);
         }
-        let pair = Pair::create(&options.tested, &options.reference).ok()?;
-        Episode::replay(pair, steps, interval).err()
+        let pair = Pair::create(&options.tested, &options.reference)?;
+        Ok(Episode::replay(pair, steps, interval).err())
     };
-    match shrink::shrink(&failure.steps, &fails) {
+    match shrink::shrink(&failure.steps, &fails)? {
         None => {
             println!(
                 "a replay of the same steps did not differ, so the difference depends on timing. All steps:"
