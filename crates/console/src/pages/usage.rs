@@ -78,7 +78,9 @@ fn draw(
     show: &dyn Fn(&Size) -> String,
     to: &dyn Fn(&[u8]) -> Link,
 ) {
-    let (drawn, rest) = entries.split_at(entries.len().min(MAX_AREAS));
+    // An entry of size 0 gets no area, and no entry after it does. So it is part of the rest.
+    let has_area = |entry: &&MapEntry| of(&entry.size) > 0;
+    let (drawn, rest) = entries.split_at(entries.iter().take(MAX_AREAS).take_while(has_area).count());
     let rest_sum = rest.iter().map(|entry| of(&entry.size)).fold(of(&map.others.1), u64::saturating_add);
     let rest_count = rest.len() as u64 + map.others.0;
     let mut sizes: Vec<f64> = drawn.iter().map(|entry| of(&entry.size) as f64).collect();
@@ -181,4 +183,24 @@ fn table(
 pub(super) fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {
     let slash: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
     [dir, slash, name].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rest_is_drawn_although_entries_are_empty() {
+        let size = |bytes| Size { bytes, ..Size::default() };
+        let entry = |name: &str, bytes| MapEntry { name: name.into(), is_dir: false, size: size(bytes) };
+        let entries = vec![entry("large", 7), entry("empty", 0)];
+        let (path, total) = (b"/".to_vec(), size(10));
+        let map = Map { path, total, entries, others: (4, size(3)), cut_after: None };
+        let mut page = Page::new("Usage", None, "/usage");
+        draw(&mut page, &map, &map.entries, &|size| size.bytes, &|size| show_size(size.bytes), &|_| {
+            Link::to("/usage")
+        });
+        let text = page.render("0");
+        assert!(text.contains("<b>5 more</b>") && !text.contains("empty – "), "{text}");
+    }
 }
