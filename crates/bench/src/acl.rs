@@ -12,6 +12,7 @@ use command::output::{self, Columns};
 use rustix::fs::{XattrFlags, getxattr_query, setxattr};
 use rustix::io::Errno;
 use serde_json::{Value, json};
+use types::counted;
 
 use crate::figure::figure;
 use crate::load::{Load, parse_rounds};
@@ -190,12 +191,12 @@ fn to_text(args: &Options, variants: &[Variant; 3]) -> String {
     }
     let entries = with.iter().filter_map(|variant| variant.acl.as_ref()).map(|acl| acl.entries).max();
     format!(
-        "{}: {} files, {} threads, medians of {} alternating rounds.\nFor minimal ACLs and for ACLs of {} entries: the \
+        "{}: {}, {}, medians of {}.\nFor minimal ACLs and for ACLs of {} entries: the \
          loss in % compared with no ACLs, its minimum and maximum, and the additional CPU time in %.\n\n{}",
         args.path.display(),
-        args.load.files,
-        args.load.threads,
-        args.rounds,
+        counted(args.load.files, "file", "files"),
+        counted(args.load.threads, "thread", "threads"),
+        counted(args.rounds, "alternating round", "alternating rounds"),
         entries.unwrap_or(0),
         columns.render()
     )

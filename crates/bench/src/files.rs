@@ -10,6 +10,7 @@ use command::output::{self, Columns};
 use command::statistics::own_cpu;
 use command::units::parse_size;
 use serde_json::{Map, Value, json};
+use types::counted;
 
 use crate::big::{self, VolumeOf};
 use crate::figure::{figure, round};
@@ -94,11 +95,11 @@ fn heading(path: &Path, args: &Options, scratch: &Scratch) -> String {
         format!(", volume '{}' served by process {}{transport}", entry.volume, entry.process.pid)
     });
     format!(
-        "{}{volume}: {} files, {} threads, medians of {} rounds\n\n",
+        "{}{volume}: {}, {}, medians of {}\n\n",
         path.display(),
-        args.load.files,
-        args.load.threads,
-        args.rounds
+        counted(args.load.files, "file", "files"),
+        counted(args.load.threads, "thread", "threads"),
+        counted(args.rounds, "round", "rounds")
     )
 }
 

@@ -9,6 +9,7 @@ use command::interrupt::Interrupt;
 use command::output::{self, Columns};
 use command::units::{parse_size, parse_threads, parse_whole, show_size};
 use serde_json::{Value, json};
+use types::counted;
 
 use crate::figure::figure;
 use crate::mdtest::load::{self, Load};
@@ -103,7 +104,7 @@ pub fn run(
                 "phases": phases.iter().map(Phase::to_json).collect::<Vec<_>>(),
             })
         },
-        || format!("{name}, {} threads\n\n{}", options.threads, table(&phases)),
+        || format!("{name}, {}\n\n{}", counted(options.threads, "thread", "threads"), table(&phases)),
     )
 }
 

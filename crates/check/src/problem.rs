@@ -3,7 +3,7 @@
 use std::fmt;
 
 use meta::{Counter, QuotaKey, Usage};
-use types::{AclId, ChunkIndex, FileType, Ino, Name, SessionId, SliceId};
+use types::{AclId, ChunkIndex, FileType, Ino, Name, SessionId, SliceId, counted, plural};
 
 /// One problem. `stored` is the stored value, `actual` the value that follows from the other records.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,10 +28,10 @@ pub enum Problem {
     /// An inode has no name, and no session is recorded to have it open.
     #[error("the {} has no name and is not open in any session", type_name(.kind))]
     Lost { ino: Ino, kind: FileType },
-    #[error("the link count is {stored}, but there are {actual} links")]
+    #[error("the link count is {stored}, but there {} {}", plural(i128::from(*actual), "is", "are"), show(.actual, "link", "links"))]
     Links { ino: Ino, stored: u32, actual: u32 },
     /// The recorded number of xattr blocks of the inode is wrong.
-    #[error("the recorded size of the extended attributes is {stored} blocks, but they have {actual}")]
+    #[error("the recorded size of the extended attributes is {}, but they have {actual}", show(.stored, "block", "blocks"))]
     XattrBlocks { ino: Ino, stored: u16, actual: u64 },
     /// An inode is recorded as open without a name, but it has a name or does not exist.
     #[error(
@@ -55,27 +55,27 @@ pub enum Problem {
     Domains,
     #[error("the symbolic link has no target")]
     NoTarget { ino: Ino },
-    #[error("the symbolic link's size is {stored} bytes, but its target has {actual}")]
+    #[error("the symbolic link's size is {}, but its target has {actual}", show(.stored, "byte", "bytes"))]
     TargetLength { ino: Ino, stored: u64, actual: u64 },
     /// The row at this position of its chunk is invalid.
     #[error("row {row} of chunk {chunk}: {fault}")]
     Row { ino: Ino, chunk: ChunkIndex, row: usize, fault: &'static str },
     /// Rows disagree about the size of a slice in bytes.
-    #[error("one row says that slice {slice} has {one} bytes, another one says {other}")]
+    #[error("one row says that slice {slice} has {}, another one says {other}", show(.one, "byte", "bytes"))]
     SliceSize { ino: Ino, slice: SliceId, one: u32, other: u32 },
     /// The number of rows beyond the first that refer to a slice is wrong.
-    #[error("slice {slice} is recorded with {stored} rows beyond the first, but has {actual}")]
+    #[error("slice {slice} is recorded with {} beyond the first, but has {actual}", show(.stored, "row", "rows"))]
     Shared { slice: SliceId, stored: u64, actual: u64 },
     /// A slice that a file refers to is listed as garbage.
     #[error("slice {slice} of the file is listed as garbage")]
     GarbageInUse { slice: SliceId, ino: Ino },
     #[error(
-        "the usage is recorded as {} inodes and {} blocks, but there are {} and {}",
-        .stored.inodes, .stored.blocks, .actual.inodes, .actual.blocks
+        "the usage is recorded as {}, but is {}",
+        inodes_and_blocks(.stored.inodes, .stored.blocks), inodes_and_blocks(.actual.inodes, .actual.blocks)
     )]
     Usage { stored: Usage, actual: Usage },
     /// The inodes and blocks that a quota counts; `None` if it does not exist, although inodes count in it.
-    #[error("{} {}, but it has {} inodes and {} blocks", Whose(.key), Stored(.stored), .actual.0, .actual.1)]
+    #[error("{} {}, but it has {}", Whose(.key), Stored(.stored), inodes_and_blocks(.actual.0, .actual.1))]
     Quota { key: QuotaKey, stored: Option<(i64, i64)>, actual: (i64, i64) },
     /// The next number to be given out is already in use.
     #[error("the counter {} is {stored}, but {last} is in use", .counter.name())]
@@ -171,10 +171,19 @@ struct Stored<'a>(&'a Option<(i64, i64)>);
 impl fmt::Display for Stored<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some((inodes, blocks)) => write!(f, "counts {inodes} inodes and {blocks} blocks"),
+            Some((inodes, blocks)) => write!(f, "counts {}", inodes_and_blocks(*inodes, *blocks)),
             None => f.write_str("does not exist"),
         }
     }
+}
+
+fn inodes_and_blocks<N: fmt::Display + Copy + TryInto<i128>>(inodes: N, blocks: N) -> String {
+    format!("{} and {}", counted(inodes, "inode", "inodes"), counted(blocks, "block", "blocks"))
+}
+
+/// As [`counted`], for the field of a problem.
+fn show<N: fmt::Display + Copy + TryInto<i128>>(number: &N, one: &str, many: &str) -> String {
+    counted(*number, one, many)
 }
 
 fn type_name(kind: &FileType) -> &'static str {

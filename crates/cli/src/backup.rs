@@ -13,7 +13,7 @@ use command::units::show_size;
 use dump::CheckedDump;
 use meta::Volume;
 use serde_json::{Value, json};
-use types::Time;
+use types::{Time, counted};
 
 use crate::adopt::{adopt_store, refuse_used_store};
 use crate::bucket::named_store;
@@ -240,8 +240,9 @@ fn create(args: &CreateArgs) -> Result<(), CliError> {
     });
     bar.finish_and_clear();
     let (backup, manifest) = made.map_err(|error| dump_error(&error, &url))?;
-    let (name, inodes, size) = (&manifest.name, manifest.inodes, show_size(manifest.bytes));
-    let text = format!("Backed up volume '{name}': {inodes} inodes, {size}, as backup {}.\n", backup.0);
+    let (name, size) = (&manifest.name, show_size(manifest.bytes));
+    let inodes = counted(manifest.inodes, "inode", "inodes");
+    let text = format!("Backed up volume '{name}': {inodes}, {size}, as backup {}.\n", backup.0);
     output::result(args.json, || to_json(&(backup, Ok(Some(manifest.clone()))), None), || text)?;
     if let Err(error) = backup::remove_old(&store, backup) {
         output::note(format!("cannot remove old backups: {}", store_error(&volume, &error)));
@@ -339,7 +340,11 @@ fn restore(args: &RestoreArgs) -> Result<(), CliError> {
                      limen fsck --data {url}\nlimen gc --delete {url}\n"
                 ),
             };
-            format!("Restored volume '{name}' as of {}: {inodes} inodes in {url}.\n{next}", time(backup))
+            format!(
+                "Restored volume '{name}' as of {}: {} in {url}.\n{next}",
+                time(backup),
+                counted(inodes, "inode", "inodes")
+            )
         },
     )
 }

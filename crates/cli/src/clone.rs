@@ -20,7 +20,7 @@ use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output;
 use command::process::host_name;
-use command::units::{parse_threads, show_size};
+use command::units::{files_and_directories, parse_threads, show_size};
 use meta::{Engine, EngineError, Record, Scan, ScanInclude, Session};
 use rustix::fs::{StatVfsMountFlags, fstatvfs, syncfs};
 use serde_json::json;
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &CloneArgs) -> Result<(), CliError> {
     output::result(
         args.json,
         || json!({ "files": files, "directories": directories, "bytes": bytes }),
-        || format!("Cloned {files} files and {directories} directories, {} in files.\n", show_size(bytes)),
+        || format!("Cloned {}, {} in files.\n", files_and_directories(files, directories), show_size(bytes)),
     )
 }
 

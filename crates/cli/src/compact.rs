@@ -12,6 +12,7 @@ use command::interrupt::Interrupt;
 use command::output;
 use command::units::{parse_threads, show_size};
 use serde_json::{Value, json};
+use types::counted;
 
 use crate::each_file::{EachFile, Failures};
 
@@ -86,7 +87,9 @@ pub(crate) fn run(args: &CompactArgs) -> Result<(), CliError> {
         },
         || {
             format!(
-                "Compacted {compacted} of {files} files: {before} rows became {after}, and {} were stored again.\n",
+                "Compacted {compacted} of {}: {} became {after}, and {} were stored again.\n",
+                counted(files, "file", "files"),
+                counted(before, "row", "rows"),
                 show_size(bytes)
             )
         },

@@ -10,7 +10,7 @@ use command::units::{parse_size, parse_whole, show_size};
 use meta::{AclKind, Engine, EngineError, Record, RecordKey, Volume};
 use ops::Configure;
 use serde_json::json;
-use types::{Errno, Ino};
+use types::{Errno, Ino, counted, plural};
 
 use crate::adopt::{adopt_store, configure};
 use crate::maintenance::Tool;
@@ -213,7 +213,11 @@ fn warn(url: &MetaUrl, database: &Database, volume: &Volume) -> Result<(), CliEr
         output::note(format!("the files already use {}: no data can be added", show_size(bytes)));
     }
     if beyond(inodes, volume.max_inodes) {
-        output::note(format!("there are {inodes} inodes already: no file can be created"));
+        output::note(format!(
+            "there {} {} already: no file can be created",
+            plural(inodes, "is", "are"),
+            counted(inodes, "inode", "inodes")
+        ));
     }
     Ok(())
 }
@@ -261,8 +265,7 @@ fn commits(volume: &Volume) -> &'static str {
 pub(crate) fn trash(volume: &Volume) -> String {
     match volume.trash_days {
         0 => "none: removed files are deleted at once (--trash-days)".to_owned(),
-        1 => "keeps removed files for 1 day".to_owned(),
-        days => format!("keeps removed files for {days} days"),
+        days => format!("keeps removed files for {}", counted(days, "day", "days")),
     }
 }
 

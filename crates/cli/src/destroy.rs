@@ -11,6 +11,7 @@ use command::error::{CliError, ErrorAt};
 use command::output;
 use command::units::show_size;
 use meta::Volume;
+use types::counted;
 
 use crate::confirm::confirm;
 use crate::maintenance::{DESTROY, Exclusive, Tool};
@@ -48,11 +49,12 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), CliError> {
     let engine = database.engine();
     let usage = usage(&*engine).at(&url)?;
     if !args.yes {
-        let (name, inodes, data) = (&volume.name, usage.inodes, show_size(used_bytes(&usage)));
+        let (name, data) = (&volume.name, show_size(used_bytes(&usage)));
+        let inodes = counted(usage.inodes, "inode", "inodes");
         confirm(
             name,
-            &format!("volume '{name}' with {inodes} inodes and {data} would be removed"),
-            &format!("This deletes volume '{name}' with {inodes} inodes and {data} permanently."),
+            &format!("volume '{name}' with {inodes} and {data} would be removed"),
+            &format!("This deletes volume '{name}' with {inodes} and {data} permanently."),
             "nothing was removed",
         )?;
     }
@@ -108,7 +110,11 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), CliError> {
         let failed = store_error(&volume, &error);
         return Err(failed.advise(format!("the volume is removed; remove the object {MARKER} there by hand")));
     }
-    output::print(&format!("Volume '{}' and {removed} objects are removed.\n", volume.name))
+    output::print(&format!(
+        "Volume '{}' and {} are removed.\n",
+        volume.name,
+        counted(removed, "object", "objects")
+    ))
 }
 
 /// Opens the object store, and verifies that it is this volume's.

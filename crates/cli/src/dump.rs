@@ -11,7 +11,7 @@ use command::interrupt::Interrupt;
 use command::output;
 use command::units::show_size;
 use dump::{DumpError, FirstLine, Form, LastLine};
-use types::Time;
+use types::{Time, counted};
 
 use crate::format::new_uuid;
 use crate::records::usage;
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), CliError> {
     let name = &volume.name;
     let Some(file) = file else {
         let (_, tail) = write(&url, &database, io::stdout().lock(), form, None)?;
-        output::note(format!("dumped volume '{name}': {} inodes", tail.inodes));
+        output::note(format!("dumped volume '{name}': {}", counted(tail.inodes, "inode", "inodes")));
         return Ok(());
     };
     if let Ok(found) = fs::metadata(file) {
@@ -82,8 +82,9 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), CliError> {
         // If the removal fails too, only the error of the dump is reported.
         let _ = fs::remove_file(&part);
     })?;
-    let (inodes, size, file) = (tail.inodes, show_size(bytes), file.display());
-    output::print(&format!("Dumped volume '{name}': {inodes} inodes, {size} in {file}.\n"))
+    let inodes = counted(tail.inodes, "inode", "inodes");
+    let (size, file) = (show_size(bytes), file.display());
+    output::print(&format!("Dumped volume '{name}': {inodes}, {size} in {file}.\n"))
 }
 
 /// Checks that the rename at the end of a dump replaces an ordinary file. The rename must not replace the

@@ -17,7 +17,7 @@ use command::units::show_size;
 use engine_sqlite::{LockError, MountLock};
 use meta::{Counter, Engine, EngineError, Maintenance, Volume};
 use serde_json::{Value, json};
-use types::{Ino, Name};
+use types::{Ino, Name, counted, plural};
 
 use crate::gc::Unreferenced;
 use crate::maintenance::{self, Exclusive, Tool};
@@ -460,10 +460,18 @@ impl Findings {
             text.push_str(&format!("{place}: bytes {from} to {} cannot be read: {error}\n", to - 1));
         }
         if self.unnamed + self.unnamed_damage > 0 {
-            text.push_str(&format!("{} more are not listed\n", self.unnamed + self.unnamed_damage));
+            text.push_str(&format!(
+                "{} not listed\n",
+                counted(self.unnamed + self.unnamed_damage, "more is", "more are")
+            ));
         }
         let Checked { inodes, entries, rows, linked_elsewhere, shared_elsewhere, .. } = self.checked;
-        let mut checked = format!("{inodes} inodes, {entries} names, {rows} rows");
+        let mut checked = format!(
+            "{}, {}, {}",
+            counted(inodes, "inode", "inodes"),
+            counted(entries, "name", "names"),
+            counted(rows, "row", "rows")
+        );
         if args.data {
             checked.push_str(&format!(", {} of data", show_size(self.read_bytes)));
         }
@@ -474,28 +482,37 @@ impl Findings {
         };
         text.push_str(&match (self.wrong(), self.repaired.len()) {
             (0, 0) => format!("{what} is clean: {checked}.\n"),
-            (0, repaired) => format!("{what} is clean now, {repaired} problems were repaired: {checked}.\n"),
-            (wrong, 0) => format!("{what} has {wrong} problems: {checked}.\n"),
+            (0, repaired) => {
+                let repaired = counted(repaired, "problem was", "problems were");
+                format!("{what} is clean now, {repaired} repaired: {checked}.\n")
+            }
+            (wrong, 0) => format!("{what} has {}: {checked}.\n", counted(wrong, "problem", "problems")),
             (wrong, repaired) => {
-                format!("{what} has {wrong} problems left, {repaired} were repaired: {checked}.\n")
+                let wrong = counted(wrong, "problem", "problems");
+                let repaired = counted(repaired, "was", "were");
+                format!("{what} has {wrong} left, {repaired} repaired: {checked}.\n")
             }
         });
         if linked_elsewhere > 0 {
             text.push_str(&format!(
-                "{linked_elsewhere} files have more links than names there; whether the others are elsewhere was not checked.\n"
+                "{} more links than names there; whether the others are elsewhere was not checked.\n",
+                counted(linked_elsewhere, "file has", "files have")
             ));
         }
         if shared_elsewhere > 0 {
             text.push_str(&format!(
-                "{shared_elsewhere} slices are shared with more rows than those there; whether the others are elsewhere was not \
-                 checked.\n"
+                "{} shared with more rows than those there; whether the others are elsewhere was not checked.\n",
+                counted(shared_elsewhere, "slice is", "slices are")
             ));
         }
         if self.unreferenced.objects > 0 {
             let Unreferenced { objects, bytes, .. } = self.unreferenced;
             text.push_str(&format!(
-                "{objects} objects ({}) are unreferenced; limen gc --delete removes them.\n",
-                show_size(bytes)
+                "{} ({}) {} unreferenced; limen gc --delete removes {}.\n",
+                counted(objects, "object", "objects"),
+                show_size(bytes),
+                plural(objects, "is", "are"),
+                plural(objects, "it", "them")
             ));
         }
         text

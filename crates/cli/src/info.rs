@@ -19,7 +19,7 @@ use command::units::show_size;
 use inspect::Domains;
 use meta::{Engine, EngineError, Inode, Record, RecordKey, Scan, ScanInclude, Volume};
 use serde_json::{Value, json};
-use types::{AclId, BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceSource};
+use types::{AclId, BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceSource, counted};
 
 use crate::bucket::store_of;
 use crate::modes::kind_name;
@@ -155,13 +155,16 @@ impl Totals {
 
     fn rows(&self, table: &mut Table) {
         let (files, directories) = self.entries;
-        table.row("entries", format!("{files} files, {directories} directories"));
+        table.row("entries", files_then_directories(files, directories));
         let Some(sum) = &self.below else { return };
         let kinds = match (sum.apart(sum.files), sum.apart(sum.directories)) {
-            (Some(files), Some(directories)) => format!(" ({files} files, {directories} directories)"),
+            (Some(files), Some(directories)) => format!(" ({})", files_then_directories(files, directories)),
             _ => String::new(),
         };
-        table.row("in all", format!("{}, {} inodes{kinds}", show_size(sum.bytes()), sum.inodes));
+        table.row(
+            "in all",
+            format!("{}, {}{kinds}", show_size(sum.bytes()), counted(sum.inodes, "inode", "inodes")),
+        );
     }
 
     fn to_json(&self) -> Value {
@@ -353,11 +356,17 @@ fn source_name(source: &SliceSource) -> &'static str {
     }
 }
 
+fn files_then_directories(files: u64, directories: u64) -> String {
+    format!("{}, {}", counted(files, "file", "files"), counted(directories, "directory", "directories"))
+}
+
 fn source_text(source: &SliceSource) -> String {
     match source {
         SliceSource::Hole => "a hole".to_owned(),
         SliceSource::Inline(_) => "in the metadata".to_owned(),
-        SliceSource::Blocks { id, offset, size } => format!("slice {id}, from {offset} of {size} bytes"),
+        SliceSource::Blocks { id, offset, size } => {
+            format!("slice {id}, from {offset} of {}", counted(*size, "byte", "bytes"))
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use command::error::CliError;
 use command::output;
 use dump::{CheckedDump, DumpError, Live, Reader};
 use meta::{Engine, Volume, VolumeError};
+use types::counted;
 
 use crate::dump::STANDARD;
 use crate::format::new_uuid;
@@ -58,9 +59,10 @@ pub(crate) fn run(args: &LoadArgs) -> Result<(), CliError> {
     let (_, checked) = load(&url, &input, args.verify, |_| Ok(()))?;
     let (name, inodes) = (&checked.volume.name, checked.tail.inodes);
     output::print(&format!(
-        "Loaded volume '{name}': {inodes} inodes in {url}.\n\
+        "Loaded volume '{name}': {} in {url}.\n\
          Its objects still belong to the database that the dump was made from. When no mount uses that any more:\n\
-         limen config --adopt-store {url}\n"
+         limen config --adopt-store {url}\n",
+        counted(inodes, "inode", "inodes")
     ))
 }
 

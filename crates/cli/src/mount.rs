@@ -28,7 +28,7 @@ use meta::AclKind;
 use rustix::fs::statvfs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
-use types::{Errno, Ino};
+use types::{Errno, Ino, counted, plural};
 use vfs::{OwnerCheck, SessionInfo, Vfs, VfsOptions};
 
 use crate::boot;
@@ -389,7 +389,9 @@ fn wait_uploads(store: &BlockStore) -> Result<(), CliError> {
         let reason = error.unwrap_or_default();
         let size = show_size(bytes);
         CliError::new(format!(
-            "the object store does not accept {blocks} blocks ({size}), which stay on the local disk: {reason}"
+            "the object store does not accept {} ({size}), which {} on the local disk: {reason}",
+            counted(blocks, "block", "blocks"),
+            plural(blocks, "stays", "stay")
         ))
         .advise(
             "mount the volume on this machine again with the same cache_dir: the mount reads and uploads them",

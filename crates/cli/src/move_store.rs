@@ -23,7 +23,7 @@ use command::error::{CliError, ErrorAt};
 use command::output;
 use meta::{Engine, Volume};
 use ops::{Authority, MoveStore};
-use types::Time;
+use types::{Time, counted};
 
 use crate::bucket::{named_store, store_of};
 use crate::maintenance::{Exclusive, Tool};
@@ -226,7 +226,10 @@ fn require_all(old: &BareStore, new: &BareStore, moved: &Volume) -> Result<(), C
     match first {
         None => Ok(()),
         Some(first) => {
-            let what = format!("the copy lacks {missing} of {seen} objects, for example {first}");
+            let what = format!(
+                "the copy lacks {missing} of {}, for example {first}",
+                counted(seen, "object", "objects")
+            );
             Err(CliError::new(what).at(&moved.bucket).advise(COPY_FIRST))
         }
     }

@@ -9,6 +9,7 @@ use command::error::CliError;
 use command::output;
 use command::statistics::profile;
 use serde_json::{Value, json};
+use types::{counted, plural};
 
 use crate::target::{mount_of, show_name};
 use crate::users::Users;
@@ -220,12 +221,13 @@ impl Recorded {
         }
         let more = rows.len().saturating_sub(args.rows);
         if more > 0 {
-            text.push_str(&format!("and {more} more rows; --rows shows more\n"));
+            text.push_str(&format!("and {} more; --rows shows more\n", counted(more, "row", "rows")));
         }
         if self.left_out > 0 {
             text.push_str(&format!(
-                "{} requests are in no row, because there were too many rows\n",
-                self.left_out
+                "{} {} in no row, because there were too many rows\n",
+                counted(self.left_out, "request", "requests"),
+                plural(self.left_out, "is", "are")
             ));
         }
         text
@@ -284,7 +286,7 @@ mod tests {
             text.contains("6 c\\np") && text.contains("/a\\u{1b}[2J") && text.contains("inode 7"),
             "{text}"
         );
-        assert!(text.contains("and 1 more rows") && text.contains("1 requests are in no row"), "{text}");
+        assert!(text.contains("and 1 more row;") && text.contains("1 request is in no row"), "{text}");
         assert_eq!(text.lines().count(), 5, "{text}");
     }
 }

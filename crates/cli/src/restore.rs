@@ -18,10 +18,11 @@ use clap::ValueHint;
 use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output::{self, ProgressBar};
+use command::units::{files_and_directories, files_or_directories};
 use ops::TrashHour;
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
 use serde_json::json;
-use types::{Errno, Ino, Time};
+use types::{Errno, Ino, Time, plural};
 
 use crate::parse::parse_span;
 use crate::trash::{Item, hours_in, items_in, trash_of};
@@ -96,13 +97,17 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<(), CliError> {
             for path in shown {
                 text.push_str(&format!("{}\n", path.display()));
             }
-            text + &format!("{would} {files} files and {directories} directories.\n")
+            text + &format!("{would} {}.\n", files_and_directories(*files, *directories))
         },
     )?;
     interrupt.check()?;
     match done.failed {
         0 => Ok(()),
-        failed => Err(CliError::new(format!("{failed} files or directories were not restored"))),
+        failed => Err(CliError::new(format!(
+            "{} {} not restored",
+            files_or_directories(failed),
+            plural(failed, "was", "were")
+        ))),
     }
 }
 

@@ -10,9 +10,10 @@ use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output;
 use command::remove::{Removed, remove, remove_by, split};
-use command::units::parse_threads;
+use command::units::{files_and_directories, files_or_directories, parse_threads};
 use fuse::MountInfo;
 use serde_json::json;
+use types::{counted, plural};
 
 use crate::skip_trash::SkipTrash;
 
@@ -76,16 +77,18 @@ pub(crate) fn run(args: &RmrArgs) -> Result<(), CliError> {
     output::result(
         args.json,
         || json!({ "files": files, "directories": directories, "failed": failed, "left_in_trash": left }),
-        || format!("Removed {files} files and {directories} directories.\n"),
+        || format!("Removed {}.\n", files_and_directories(files, directories)),
     )?;
     interrupt.check()?;
     match failed {
-        0 if left > 0 => {
-            Err(CliError::new(format!("{left} removed files or directories are still in the trash"))
-                .advise("only their owners or root can delete them there: limen trash purge"))
-        }
+        0 if left > 0 => Err(CliError::new(format!(
+            "{} {} still in the trash",
+            counted(left, "removed file or directory", "removed files or directories"),
+            plural(left, "is", "are")
+        ))
+        .advise("only their owners or root can delete them there: limen trash purge")),
         0 => Ok(()),
-        _ => Err(CliError::new(format!("{failed} files or directories could not be removed"))),
+        _ => Err(CliError::new(format!("{} could not be removed", files_or_directories(failed)))),
     }
 }
 

@@ -13,7 +13,7 @@ use meta::{
     Engine, EngineError, LastBackup, Maintenance, QuotaKey, Record, RecordKey, Scan, Session, Usage, Volume,
 };
 use serde_json::{Value, json};
-use types::{QuotaId, Time};
+use types::{QuotaId, Time, counted, plural};
 use vfs::process::{has_ended, process_has_ended};
 use vfs::{Coherence, SearchCounts, SessionLoss};
 
@@ -103,7 +103,12 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
     }
     if volume.trash_days > 0 || quotas.trash.0 > 0 {
         let (inodes, bytes) = quotas.trash;
-        let kept = format!("{}; it has {inodes} inodes with {}", trash(&volume), show_size(bytes));
+        let kept = format!(
+            "{}; it has {} with {}",
+            trash(&volume),
+            counted(inodes, "inode", "inodes"),
+            show_size(bytes)
+        );
         table.row("trash", kept);
     }
     if let Quotas { all: all @ 1.., above_soft_limit, full, .. } = quotas {
@@ -148,7 +153,10 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
             let all = skipped + checked;
             table.row(
                 "",
-                format!("{skipped} of {all} lookups needed no access check, because everyone can search the directory"),
+                format!(
+                    "{skipped} of {} needed no access check, because everyone can search the directory",
+                    counted(all, "lookup", "lookups")
+                ),
             );
         }
     }
@@ -164,7 +172,14 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
     }
     if let Some((blocks, bytes)) = staged.filter(|(blocks, _)| *blocks > 0) {
         let size = show_size(bytes);
-        table.row("write-back", format!("{blocks} blocks, {size}, wait on this machine for upload"));
+        table.row(
+            "write-back",
+            format!(
+                "{}, {size}, {} on this machine for upload",
+                counted(blocks, "block", "blocks"),
+                plural(blocks, "waits", "wait")
+            ),
+        );
     }
     let upload_errors = mounts.iter().flatten().filter_map(|mount| mount.pending.as_ref()?.error.as_ref());
     for error in upload_errors {

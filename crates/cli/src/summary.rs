@@ -22,7 +22,7 @@ use command::pool::{self, Queue};
 use command::units::{parse_threads, show_size};
 use meta::{Engine, EngineError, Inode, QuotaKey, QuotaState, Record, RecordKey, Scan, ScanInclude, Usage};
 use serde_json::{Value, json};
-use types::{Ino, Name, QuotaId};
+use types::{Ino, Name, QuotaId, counted};
 
 pub(crate) use self::limit::Limit;
 use crate::modes::kind_name;
@@ -130,14 +130,16 @@ pub(crate) fn run(args: &SummaryArgs) -> Result<(), CliError> {
         (0, 0) => Ok(()),
         (more, 0) => {
             output::note(format!(
-                "more than {MAX_LINKED} files have several names; {more} more names were counted as files"
+                "more than {MAX_LINKED} files have several names; {} counted as files",
+                counted(more, "more name was", "more names were")
             ));
             Ok(())
         }
-        (_, damaged) => {
-            Err(failed(CliError::new(format!("{damaged} entries are damaged and were not counted")))
-                .advise("see limen fsck"))
-        }
+        (_, damaged) => Err(failed(CliError::new(format!(
+            "{} not counted",
+            counted(damaged, "entry is damaged and was", "entries are damaged and were")
+        )))
+        .advise("see limen fsck")),
     }
 }
 

@@ -22,7 +22,7 @@ use command::interrupt::Interrupt;
 use command::output::{self, Lines};
 use command::registry;
 use command::remove::{Removed, remove};
-use command::units::{parse_threads, show_size};
+use command::units::{files_and_directories, files_or_directories, parse_threads, show_size};
 use meta::{Inode, Record, Scan, ScanInclude};
 use ops::{TRASH_NAME, TrashHour, TrashName};
 use serde_json::{Value, json};
@@ -342,11 +342,11 @@ fn purge(args: &PurgeArgs) -> Result<(), CliError> {
     output::result(
         args.json,
         || -> Value { json!({ "files": files, "directories": directories, "failed": failed }) },
-        || format!("Deleted {files} files and {directories} directories from the trash.\n"),
+        || format!("Deleted {} from the trash.\n", files_and_directories(files, directories)),
     )?;
     match failed {
         0 => Ok(()),
-        _ => Err(CliError::new(format!("{failed} files or directories could not be deleted"))),
+        _ => Err(CliError::new(format!("{} could not be deleted", files_or_directories(failed)))),
     }
 }
 

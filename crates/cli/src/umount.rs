@@ -12,6 +12,7 @@ use command::registry::{self, Entry};
 use command::statistics::Statistics;
 use command::units::show_size;
 use fuse::{Error, UnmountMode};
+use types::{counted, plural};
 
 use crate::holders::{self, Holders, How, device_of};
 
@@ -188,7 +189,11 @@ impl State {
         if uploads.blocks > 0 {
             let size = show_size(uploads.bytes);
             let why = uploads.error.map(|error| format!(" ({error})")).unwrap_or_default();
-            parts.push(format!("{} blocks of {size} wait for their upload{why}", uploads.blocks));
+            parts.push(format!(
+                "{} of {size} {} upload{why}",
+                counted(uploads.blocks, "block", "blocks"),
+                plural(uploads.blocks, "waits for its", "wait for their")
+            ));
         }
         if parts.is_empty() { "no data waits to be stored".to_owned() } else { parts.join(", ") }
     }

@@ -15,8 +15,9 @@ use command::file_requests::FileRequest;
 use command::interrupt::Interrupt;
 use command::output::{self, ProgressBar};
 use command::pool::{self, Queue};
-use command::units::{parse_threads, show_size};
+use command::units::{files_and_directories, parse_threads, show_size};
 use serde_json::json;
+use types::counted;
 
 use crate::each_file::{EachFile, Failures};
 use crate::target::attributes_of;
@@ -118,12 +119,13 @@ fn ask(
         || json!({ "files": files, "stored": stored, "cached": cached, "failed": failures.count() }),
         || match is_check {
             true => format!(
-                "{} of {} in {files} files are cached ({}).\n",
+                "{} of {} in {} are cached ({}).\n",
                 show_size(cached),
                 show_size(stored),
+                counted(files, "file", "files"),
                 percent(cached, stored)
             ),
-            false => format!("Evicted {} of {files} files.\n", show_size(cached)),
+            false => format!("Evicted {} of {}.\n", show_size(cached), counted(files, "file", "files")),
         },
     )?;
     interrupt.check()?;
@@ -161,7 +163,7 @@ fn read(args: &WarmupArgs, paths: &[PathBuf], interrupt: &Interrupt) -> Result<(
     output::result(
         args.json,
         || json!({ "directories": directories, "files": files, "bytes": bytes, "failed": failed }),
-        || format!("Read {directories} directories and {files} files with {}.\n", show_size(bytes)),
+        || format!("Read {} with {}.\n", files_and_directories(files, directories), show_size(bytes)),
     )?;
     interrupt.check()?;
     failures.result()

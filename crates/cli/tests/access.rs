@@ -451,7 +451,7 @@ fn access_commands_print_their_findings() {
     assert_eq!(figures, ["1", "1", "0", "0", "0", "0", "0"], "{text}");
     let text = audit(&[&nobody[..], &["--list", "--what-if", "setfacl -m o::r /d/f"]].concat()).ok();
     assert!(
-        text.contains("- -----  -> r----   /d/f\n") && text.contains("Access to 1 names is gained"),
+        text.contains("- -----  -> r----   /d/f\n") && text.contains("Access to 1 name is gained"),
         "{text}"
     );
     let csv = audit(&[&nobody[..], &["--list", "--csv"]].concat()).ok();

@@ -217,8 +217,8 @@ fn a_path_is_checked_without_the_rest_of_the_volume() {
     assert_eq!(counts(&found), expected, "{found}");
     assert_eq!(below("/d/sub", 0, &[])["checked"]["inodes"], 3);
     let text = limen(&["fsck", "--path", "twin", &place.url()]).ok();
-    assert!(text.contains("'twin' of volume 'vol' is clean: 1 inodes, 1 names"), "{text}");
-    assert!(text.contains("1 files have more links than names there"), "{text}");
+    assert!(text.contains("'twin' of volume 'vol' is clean: 1 inode, 1 name"), "{text}");
+    assert!(text.contains("1 file has more links than names there"), "{text}");
 
     let bad = vec![
         Effect::AddLinks { ino: f, delta: -1 },

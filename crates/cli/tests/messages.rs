@@ -70,7 +70,7 @@ fn a_path_on_a_mount_names_its_volume() {
     assert_eq!(in_volume[0]["entries"]["in_all"], Value::Null);
     let all = json(limen(&["info", "--json", "--recursive", &place.text("mnt/d")]));
     assert_eq!(all[0]["entries"]["in_all"]["inodes"], 3, "{all}");
-    assert!(limen(&["info", &mnt]).ok().contains("0 files, 1 directories"));
+    assert!(limen(&["info", &mnt]).ok().contains("0 files, 1 directory"));
 }
 
 #[test]

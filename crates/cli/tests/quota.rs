@@ -209,7 +209,7 @@ fn set_and_remove_in_use(place: &Place, url: &str) {
     drop(File::create(at("d/x/newer")).unwrap());
     json(&["quota", "set", path, "--soft-inodes", "9", "--json"]);
     while_files_change(&at("d/y"), || {
-        (0..3).for_each(|_| assert!(limen(&["quota", "check", path]).ok().contains("1 were compared")));
+        (0..3).for_each(|_| assert!(limen(&["quota", "check", path]).ok().contains("1 was compared")));
     });
     while_files_change(&at("d/y"), || {
         for _ in 0..3 {
@@ -284,7 +284,7 @@ fn a_wrong_quota_is_corrected_in_use() {
         let said = check(&[&of("d")]);
         assert!(said.code == Some(4) && said.out.contains("/d: counts "), "{said:?}");
         let said = check(&[&url, "--repair"]);
-        assert!(said.code == Some(1) && said.out.contains("1 quotas were corrected"), "{said:?}");
+        assert!(said.code == Some(1) && said.out.contains("1 quota was corrected"), "{said:?}");
         (0..3).for_each(|_| _ = check(&[&url]).ok());
     });
     volume.place.umount(&[]).ok();

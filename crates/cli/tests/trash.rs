@@ -260,7 +260,7 @@ fn rmr_skips_the_trash_and_says_what_is_left_there() {
     let paths = [top.join("of root"), top.join("of 1000"), top.join("open")];
     let output = Command::new("setpriv").args(user).args(&paths).output().unwrap();
     let said = common::Said::from(output);
-    said.failed(1, &["1 removed files or directories are still in the trash", "limen trash purge"]);
+    said.failed(1, &["1 removed file or directory is still in the trash", "limen trash purge"]);
     assert_eq!(names(&mnt), ["f", "of root", "top"]);
     drop(open);
 

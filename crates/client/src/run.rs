@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use host::Instant;
 use meta::{Effect, EngineError, Outcome, Record, RecordKey, Snapshot, Txn};
 use ops::{Authority, Ctx, Key, Op, OwnReads, Plan, PlanStop, Value, View};
-use types::{BootInstant, Errno, Ino, Time};
+use types::{BootInstant, Errno, Ino, Time, counted};
 
 use crate::activity::count;
 use crate::certainty::{self, Decided, Evidence, Next};
@@ -474,10 +474,10 @@ impl<'a, O: Op> Run<'a, O> {
 
     fn give_up(self) -> Failure {
         let message = format!(
-            "{}: gave up after {} conflicts with other clients and {} reads",
+            "{}: gave up after {} with other clients and {}",
             O::NAME,
-            self.conflicts,
-            self.all_reads
+            counted(self.conflicts, "conflict", "conflicts"),
+            counted(self.all_reads, "read", "reads")
         );
         tracing::error!("{message}");
         EngineError::permanent(message).into()

@@ -1,5 +1,7 @@
 //! Sizes and numbers for command lines and output.
 
+pub use types::{counted, plural};
+
 /// Parses a number of bytes, with or without a binary suffix: `4096`, `64K`, `10G`, `1.5TiB`.
 ///
 /// # Errors
@@ -76,6 +78,17 @@ pub fn show_size(bytes: u64) -> String {
     };
     let tenths = u128::from(bytes) * 10 / (1u128 << (10 * power));
     format!("{}.{} {}", tenths / 10, tenths % 10, units[power as usize - 1])
+}
+
+/// The number of files and that of directories, for messages.
+pub fn files_and_directories(files: u64, directories: u64) -> String {
+    let directories = counted(directories, "directory", "directories");
+    format!("{} and {directories}", counted(files, "file", "files"))
+}
+
+/// A number of files and directories together, for messages.
+pub fn files_or_directories(number: u64) -> String {
+    counted(number, "file or directory", "files or directories")
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod errno;
 mod ids;
 mod mode;
 mod name;
+mod plural;
 mod slice;
 mod time;
 
@@ -16,5 +17,6 @@ pub use errno::Errno;
 pub use ids::{AclId, ChunkIndex, Ino, OpId, QuotaId, SessionId, SliceId, Term};
 pub use mode::{FileType, Mode};
 pub use name::{Name, NameError, XattrName, XattrNameError};
+pub use plural::{counted, plural};
 pub use slice::{BLOCK_BYTES, CHUNK_BYTES, Slice, SliceSource};
 pub use time::Time;

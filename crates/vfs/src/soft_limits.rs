@@ -6,6 +6,7 @@ use std::time::Duration;
 use client::{Failure, Meta};
 use host::Instant;
 use meta::{Quota, QuotaKey, QuotaRule, Record, Scan, Usage};
+use types::counted;
 
 /// Quotas read at a time.
 const PAGE: usize = 256;
@@ -49,7 +50,14 @@ impl SoftLimits {
         }
         if new > MAX_LOGGED {
             let more = new - MAX_LOGGED;
-            tracing::warn!("{more} more quotas are above their soft limits: see limen quota list");
+            tracing::warn!(
+                "{}: see limen quota list",
+                counted(
+                    more,
+                    "more quota is above its soft limit",
+                    "more quotas are above their soft limits"
+                )
+            );
         }
         self.logged.retain(|key, since| above.contains_key(key) || since.elapsed() < AGAIN_AFTER);
         self.logged.extend(above);

@@ -7,6 +7,7 @@ use command::output::{self, Columns};
 use command::units::show_size;
 use meta::Counts;
 use serde_json::{Value, json};
+use types::counted;
 
 use super::options::{OpenVolume, Options, Shape};
 use super::phase::Sample;
@@ -34,11 +35,13 @@ impl Report<'_> {
         let Shape { depth, dirs, files, .. } = shape;
         let server = self.volume.server.as_ref().map_or_else(String::new, |server| format!(" ({server})"));
         let mut text = format!(
-            "{}{server}, volume '{}', {dir}: depth {depth}, {dirs} directories and {files} files \
-                                of {} in each, {threads} threads\n\n",
+            "{}{server}, volume '{}', {dir}: depth {depth}, {} and {} of {} in each, {}\n\n",
             self.volume.url,
             self.volume.vfs.meta().volume().name,
-            show_size(*write)
+            counted(*dirs, "directory", "directories"),
+            counted(*files, "file", "files"),
+            show_size(*write),
+            counted(*threads, "thread", "threads")
         );
         let head =
             ["operation", "count", "ops/s", "p50 us", "p99 us", "CPU us/op", "requests/op", "trips/op"];

@@ -18,7 +18,7 @@ use inspect::{
 };
 use meta::Volume;
 use serde_json::{Value, json};
-use types::Ino;
+use types::{Ino, counted, plural};
 
 use super::whatif::{WhatIf, inode_at};
 use super::{show, who};
@@ -294,16 +294,22 @@ fn report(
         text.push_str(&format!("\nwith: {}\n", show_name(what_if.text.as_bytes())));
         text.push_str(&table(&found.after));
         let inspect::Difference { gained, lost } = found.difference;
-        text.push_str(&format!("Access to {gained} names is gained, access to {lost} names is lost.\n"));
+        text.push_str(&format!(
+            "Access to {} is gained, access to {} is lost.\n",
+            counted(gained, "name", "names"),
+            counted(lost, "name", "names")
+        ));
     }
     text.push_str(&format!(
-        "\n{} distinct combinations of ACL, owner, group and mode were evaluated.\n",
-        found.decisions
+        "\n{} of ACL, owner, group and mode {} evaluated.\n",
+        counted(found.decisions, "distinct combination", "distinct combinations"),
+        plural(found.decisions, "was", "were")
     ));
     if found.damaged > 0 {
         text.push_str(&format!(
-            "{} names refer to an inode or ACL that is missing or damaged: limen fsck lists them.\n",
-            found.damaged
+            "{} to an inode or ACL that is missing or damaged: limen fsck lists {}.\n",
+            counted(found.damaged, "name refers", "names refer"),
+            plural(found.damaged, "it", "them")
         ));
     }
     output::print(&text)

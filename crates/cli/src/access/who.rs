@@ -10,7 +10,7 @@ use command::error::CliError;
 use command::output;
 use inspect::{AccessAttrs, Operation, PathChecks, Rules};
 use serde_json::{Value, json};
-use types::{Caps, Cred};
+use types::{Caps, Cred, counted};
 
 use super::whatif::WhatIf;
 use super::{explain, show};
@@ -252,11 +252,14 @@ fn to_text(target: &Target, rows: &[Row], what_if: Option<&WhatIf>) -> String {
         }
     }
     if alike > 0 {
-        text.push_str(&format!("{alike} system accounts have the access of everyone else.\n"));
+        text.push_str(&format!(
+            "{} the access of everyone else.\n",
+            counted(alike, "system account has", "system accounts have")
+        ));
     }
     text.push_str(&match what_if {
-        Some(_) => format!("Nothing changes for {others} others.\n"),
-        None => format!("{others} others have no access.\n"),
+        Some(_) => format!("Nothing changes for {}.\n", counted(others, "other", "others")),
+        None => format!("{} no access.\n", counted(others, "other has", "others have")),
     });
     text
 }

@@ -10,7 +10,7 @@ use ::console::model::{
 use command::output::HumanDuration;
 use command::units::show_size;
 use meta::{LastBackup, Maintenance, Quota, QuotaKey, QuotaRule, Record, Scan, Session, Usage};
-use types::{Ino, SessionId, Time};
+use types::{Ino, SessionId, Time, counted, plural};
 use vfs::Coherence;
 use vfs::process::{has_ended, process_has_ended};
 
@@ -60,7 +60,12 @@ pub(super) fn overview(opened: &Opened<'_>) -> Result<Overview, Failure> {
     ];
     if volume.trash_days > 0 || counted.trash.0 > 0 {
         let (inodes, bytes) = counted.trash;
-        let kept = format!("{}; it has {inodes} inodes with {}", trash(volume), show_size(bytes));
+        let kept = format!(
+            "{}; it has {} with {}",
+            trash(volume),
+            types::counted(inodes, "inode", "inodes"),
+            show_size(bytes)
+        );
         facts.push(Fact::new("Trash", kept));
     }
     let near = if counted.all > 0 { near(opened)? } else { Vec::new() };
@@ -210,11 +215,14 @@ fn own_words(session: &Session) -> Vec<String> {
             loss.session, loss.at, loss.files
         )
     }));
-    notes.extend(
-        mount.pending.filter(|pending| pending.blocks > 0).map(|pending| {
-            format!("{} blocks, {}, wait for upload.", pending.blocks, show_size(pending.bytes))
-        }),
-    );
+    notes.extend(mount.pending.filter(|pending| pending.blocks > 0).map(|pending| {
+        format!(
+            "{}, {}, {} for upload.",
+            counted(pending.blocks, "block", "blocks"),
+            show_size(pending.bytes),
+            plural(pending.blocks, "waits", "wait")
+        )
+    }));
     notes
 }
 

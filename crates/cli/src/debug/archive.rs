@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use command::error::{CliError, ErrorAt};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use types::Time;
+use types::{Time, counted};
 
 use super::redact::Secrets;
 
@@ -65,7 +65,7 @@ impl Archive {
             Ok(text) => {
                 let mut text = self.secrets.remove_from(&text);
                 text.truncate(text.floor_char_boundary(MAX_PART_BYTES));
-                self.index.push_str(&format!("{name}: {} bytes\n", text.len()));
+                self.index.push_str(&format!("{name}: {}\n", counted(text.len(), "byte", "bytes")));
                 self.parts += 1;
                 self.write(name, &text)
             }

@@ -14,7 +14,7 @@ use dump::scratch;
 use meta::{QuotaKey, Usage};
 use ops::CorrectQuotas;
 use serde_json::{Value, json};
-use types::{Errno, Ino};
+use types::{Errno, Ino, counted, plural};
 
 use super::target::{BY_TOOL, QuotaTarget, add_path, whose};
 use crate::users::Users;
@@ -172,17 +172,26 @@ impl QuotaTarget {
                 _ => format!("-{}", show_size(bytes(blocks).unsigned_abs())),
             };
             text.push_str(&format!(
-                "{}: counts {inodes} inodes with {}, and has {} with {}\n",
+                "{}: counts {} with {}, and has {} with {}\n",
                 whose(*key, path(key)?.as_deref(), &users),
+                counted(inodes, "inode", "inodes"),
                 show(blocks),
                 actual.0,
                 show(actual.1)
             ));
         }
         text.push_str(&match (wrong.len(), args.repair) {
-            (0, _) => format!("All quotas are right: {} were compared.\n", recount.quotas.len()),
-            (count, true) => format!("{count} quotas were corrected.\n"),
-            (count, false) => format!("{count} quotas are wrong; use --repair to correct them.\n"),
+            (0, _) => format!(
+                "All quotas are right: {} {} compared.\n",
+                recount.quotas.len(),
+                plural(recount.quotas.len(), "was", "were")
+            ),
+            (count, true) => format!("{} corrected.\n", counted(count, "quota was", "quotas were")),
+            (count, false) => format!(
+                "{} wrong; use --repair to correct {}.\n",
+                counted(count, "quota is", "quotas are"),
+                plural(count, "it", "them")
+            ),
         });
         output::print(&text)
     }

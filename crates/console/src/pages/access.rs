@@ -1,5 +1,7 @@
 //! The pages about access: a tree as a user sees it, a file and the users that can reach it, and why.
 
+use command::units::{counted, plural};
+
 use super::usage::joined;
 use crate::frame::{self, Page};
 use crate::html::Html;
@@ -314,12 +316,17 @@ fn show_holders(body: &mut Html, asked: &AccessQuery, file: &File, holders: &Hol
     }
     let mut notes = Vec::new();
     if holders.alike > 0 {
-        notes.push(format!("{} system accounts have the access of everyone else.", holders.alike));
+        let alike = counted(holders.alike, "system account has", "system accounts have");
+        notes.push(format!("{alike} the access of everyone else."));
     }
     if holders.cut > 0 {
-        notes.push(format!("{} more have access; limen access audit --who lists them.", holders.cut));
+        notes.push(format!(
+            "{} access; limen access audit --who lists {}.",
+            counted(holders.cut, "more has", "more have"),
+            plural(holders.cut, "it", "them")
+        ));
     }
-    notes.push(format!("{} others have no access.", holders.none));
+    notes.push(format!("{} no access.", counted(holders.none, "other has", "others have")));
     frame::cut(body, &notes.join(" "));
     let change =
         PermissionChange { kind: "setfacl".to_owned(), class: "u".to_owned(), ..PermissionChange::default() };

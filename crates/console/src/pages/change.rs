@@ -1,5 +1,7 @@
 //! The page that shows what a change of permissions would open and close. It does not make the change.
 
+use command::units::{counted, plural};
+
 use super::access::{asked, link_to};
 use crate::frame::{self, Page};
 use crate::html::{Html, grouped};
@@ -173,7 +175,7 @@ fn show(body: &mut Html, asked: &AccessQuery, effect: &AccessEffect) {
         }
         body.raw("</tbody></table></div>");
     }
-    frame::cut(body, &format!("Nothing changes for {} others.", effect.unchanged));
+    frame::cut(body, &format!("Nothing changes for {}.", counted(effect.unchanged, "other", "others")));
     body.raw("</section>");
     if let Some(below) = &effect.below {
         show_below(body, asked, below);
@@ -214,7 +216,11 @@ fn show_below(body: &mut Html, asked: &AccessQuery, below: &Below) {
     if let Some(names) = below.cut_after {
         frame::cut(
             body,
-            &format!("The walk ended after {} names, so the counts are lower bounds.", grouped(names.into())),
+            &format!(
+                "The walk ended after {} {}, so the counts are lower bounds.",
+                grouped(names.into()),
+                plural(names, "name", "names")
+            ),
         );
     }
     body.raw("</section>");

@@ -1,6 +1,6 @@
 //! Usage as a map: each entry of a directory is an area in proportion to the usage below it.
 
-use command::units::show_size;
+use command::units::{plural, show_size};
 
 use crate::frame::{self, Page};
 use crate::html::{Html, grouped};
@@ -50,12 +50,14 @@ pub(super) fn fill(source: &dyn Source, query: &Query, page: &mut Page) -> Resul
     body.raw(" <small>in ")
         .text(at_least(&map.total))
         .number(map.total.inodes)
-        .raw(" files and directories</small></h2>");
+        .raw(plural(map.total.inodes, " file or directory", " files and directories"))
+        .raw("</small></h2>");
     if let Some(names) = map.cut_after {
         body.raw("<p class=\"notice\">").text(format!(
-            "Counting was cut off after {} names, so sizes marked “at least” are incomplete. A directory with a quota \
+            "Counting was cut off after {} {}, so sizes marked “at least” are incomplete. A directory with a quota \
              is always exact.",
-            grouped(names.into())
+            grouped(names.into()),
+            plural(names, "name", "names")
         ));
         body.raw("</p>");
     }
@@ -175,7 +177,14 @@ fn table(
     body.raw("</tbody></table></div>");
     let hidden = entries.len().saturating_sub(MAX_ROWS) as u64 + map.others.0;
     if hidden > 0 {
-        frame::cut(body, &format!("{} smaller entries are not listed.", grouped(hidden.into())));
+        frame::cut(
+            body,
+            &format!(
+                "{} smaller {} not listed.",
+                grouped(hidden.into()),
+                plural(hidden, "entry is", "entries are")
+            ),
+        );
     }
 }
 
