@@ -38,6 +38,8 @@ struct State<K, V> {
     /// The number of uses so far, which puts them in order.
     clock: u64,
     charge: u64,
+    /// How often the cache was cleared. A value that was requested before the last clear is not cached.
+    generation: u64,
 }
 
 #[derive(Debug)]
@@ -53,7 +55,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
     pub(crate) fn new(capacity: u64) -> Self {
         let (entries, order) = (HashMap::new(), BTreeMap::new());
         let (loading, planned) = (HashSet::new(), HashSet::new());
-        let state = State { entries, order, loading, planned, clock: 0, charge: 0 };
+        let state = State { entries, order, loading, planned, clock: 0, charge: 0, generation: 0 };
         Lru { capacity, state: Mutex::new(state), loaded: Condvar::new() }
     }
 
@@ -80,13 +82,14 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         key: K,
         load: impl FnOnce() -> Result<(V, u64), E>,
     ) -> Result<(), E> {
-        {
+        let generation = {
             let mut state = self.lock();
             if !state.planned.remove(&key) || !state.loading.insert(key) {
                 return Ok(());
             }
-        }
-        self.load(key, load).map(drop)
+            state.generation
+        };
+        self.load(key, generation, load).map(drop)
     }
 
     /// The sum of the charges of all entries.
@@ -100,26 +103,20 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
 
     /// Caches `value`, unless its charge alone exceeds the capacity. Returns the keys that were evicted.
     pub(crate) fn insert(&self, key: K, value: V, charge: u64) -> Vec<K> {
+        self.lock().insert(self.capacity, key, value, charge)
+    }
+
+    /// The number to pass to [`Lru::insert_loaded`], read before the value is requested.
+    pub(crate) fn generation(&self) -> u64 {
+        self.lock().generation
+    }
+
+    /// As [`Lru::insert`], but caches nothing if the cache was cleared since [`Lru::generation`].
+    pub(crate) fn insert_loaded(&self, key: K, value: V, charge: u64, generation: u64) {
         let mut state = self.lock();
-        let mut evicted = Vec::new();
-        state.remove(&key);
-        state.planned.remove(&key);
-        if charge > self.capacity {
-            return evicted;
+        if state.generation == generation {
+            state.insert(self.capacity, key, value, charge);
         }
-        state.clock += 1;
-        let used = state.clock;
-        state.charge += charge;
-        state.order.insert(used, key);
-        state.entries.insert(key, Entry { value, charge, used });
-        while state.charge > self.capacity
-            && let Some((_, oldest)) = state.order.first_key_value()
-        {
-            let oldest = *oldest;
-            state.remove(&oldest);
-            evicted.push(oldest);
-        }
-        evicted
     }
 
     /// Removes and returns the least recently used key.
@@ -147,15 +144,16 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
                 (host::wait(&self.loaded, &self.state, state), began.elapsed())
             });
         }
+        let generation = state.generation;
         drop(state);
-        self.load(key, load)
+        self.load(key, generation, load)
     }
 
-    /// Loads an entry that is marked as loading.
-    fn load<E>(&self, key: K, load: impl FnOnce() -> Result<(V, u64), E>) -> Result<V, E> {
+    /// Loads an entry that was marked as loading in this generation.
+    fn load<E>(&self, key: K, generation: u64, load: impl FnOnce() -> Result<(V, u64), E>) -> Result<V, E> {
         let _loading = Loading { cache: self, key };
         let (value, charge) = load()?;
-        self.insert(key, value.clone(), charge);
+        self.insert_loaded(key, value.clone(), charge, generation);
         Ok(value)
     }
 
@@ -168,6 +166,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         state.entries.clear();
         state.order.clear();
         state.charge = 0;
+        state.generation += 1;
     }
 }
 
@@ -185,6 +184,29 @@ impl<K: Copy + Eq + Hash, V: Clone> State<K, V> {
         entry.used = self.clock;
         self.order.insert(self.clock, *key);
         Some(entry.value.clone())
+    }
+
+    /// Inserts an entry, and removes the oldest ones above `capacity`; see [`Lru::insert`].
+    fn insert(&mut self, capacity: u64, key: K, value: V, charge: u64) -> Vec<K> {
+        let mut evicted = Vec::new();
+        self.remove(&key);
+        self.planned.remove(&key);
+        if charge > capacity {
+            return evicted;
+        }
+        self.clock += 1;
+        let used = self.clock;
+        self.charge += charge;
+        self.order.insert(used, key);
+        self.entries.insert(key, Entry { value, charge, used });
+        while self.charge > capacity
+            && let Some((_, oldest)) = self.order.first_key_value()
+        {
+            let oldest = *oldest;
+            self.remove(&oldest);
+            evicted.push(oldest);
+        }
+        evicted
     }
 
     fn remove(&mut self, key: &K) {
@@ -233,6 +255,23 @@ mod tests {
         cache.remove(&3);
         cache.clear();
         assert_eq!((cache.get(&0), cache.lock().charge), (None, 0));
+    }
+
+    #[test]
+    fn a_value_that_was_requested_before_a_clear_is_not_cached() {
+        let cache = Lru::new(10);
+        let load = || {
+            cache.clear();
+            Ok::<_, ()>((7, 1))
+        };
+        assert_eq!((cache.get_or_load(1, load), cache.get(&1)), (Ok(7), None));
+        assert!(cache.plan(2));
+        cache.load_planned(2, load).unwrap();
+        let generation = cache.generation();
+        cache.clear();
+        cache.insert_loaded(3, 7, 1, generation);
+        assert_eq!((cache.contains(&2), cache.contains(&3), cache.charge()), (false, false, 0));
+        assert_eq!((cache.get_or_load(1, || Ok::<_, ()>((8, 1))), cache.get(&1)), (Ok(8), Some(8)));
     }
 
     #[test]

@@ -91,10 +91,12 @@ impl Inner {
         let is_cached = |page| self.blocks.contains(&page_key(name, page));
         if pages.len() > 1 && !pages.clone().any(is_cached) {
             self.counts.misses.fetch_add(1, Relaxed);
+            let generation = self.blocks.generation();
             let data = self.verified_pages(name, pages.clone())?;
             for (page, bytes) in pages.clone().zip(data.chunks(PAGE_BYTES as usize)) {
                 // Store a copy, because a part would keep all of `data` in memory.
-                self.blocks.insert(page_key(name, page), Bytes::copy_from_slice(bytes), bytes.len() as u64);
+                let (key, charge) = (page_key(name, page), bytes.len() as u64);
+                self.blocks.insert_loaded(key, Bytes::copy_from_slice(bytes), charge, generation);
             }
             let skip = (from - pages.start * PAGE_BYTES) as usize;
             let wanted = data.get(skip..skip + out.len()).ok_or_else(|| corrupt(name, BlockFault::Header))?;
