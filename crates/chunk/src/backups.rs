@@ -20,8 +20,8 @@ use crate::ChunkError;
 use crate::backend::StoreError;
 use crate::block::BlockName;
 use crate::direct::{BACKUPS, list};
-use crate::error::store_error;
-use crate::format::PAGE_BYTES;
+use crate::error::{no_memory, store_error};
+use crate::format::{BlockFault, PAGE_BYTES};
 use crate::packed::{Header, max_object_len, pack};
 use crate::store::BlockStore;
 
@@ -91,7 +91,10 @@ impl BlockStore {
             Err(StoreError::NotFound) => return Err(damaged("it is missing".to_owned())),
             Err(error) => return Err(store_error("read", &key, error)),
         };
-        let fault = |fault: crate::BlockFault| damaged(fault.to_string());
+        let fault = |fault| match fault {
+            BlockFault::NoMemory => no_memory(&key),
+            fault => damaged(fault.to_string()),
+        };
         let header = Header::parse(&object, backup.part(part, len)).map_err(fault)?;
         if object.len() != header.object_len() {
             return Err(damaged(format!("it has {} of {} bytes", object.len(), header.object_len())));

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use zstd::zstd_safe::{CCtx, CParameter, DCtx};
+
 use crate::ChunkError;
 use crate::cipher::Cipher;
 use crate::secret::Encryption;
@@ -96,7 +98,7 @@ impl Codec {
 pub(crate) enum Packer {
     None,
     Lz4,
-    Zstd(zstd::bulk::Compressor<'static>),
+    Zstd(CCtx<'static>),
 }
 
 impl Packer {
@@ -105,7 +107,7 @@ impl Packer {
             Compression::None => Packer::None,
             Compression::Lz4 => Packer::Lz4,
             // If there is no memory for the compressor, pages are stored uncompressed, which is always valid.
-            Compression::Zstd => zstd::bulk::Compressor::new(ZSTD_LEVEL).map_or(Packer::None, Packer::Zstd),
+            Compression::Zstd => compressor().map_or(Packer::None, Packer::Zstd),
         }
     }
 
@@ -117,9 +119,16 @@ impl Packer {
             Packer::None => None,
             // `lz4` compresses into another buffer, because lz4_flex needs room for the worst case.
             Packer::Lz4 => lz4(page, out),
-            Packer::Zstd(compressor) => compressor.compress_to_buffer(page, out).ok(),
+            Packer::Zstd(compressor) => compressor.compress2(out, page).ok(),
         }
     }
+}
+
+/// A compressor; `None` if there is no memory for it. `zstd::bulk` would panic instead.
+fn compressor() -> Option<CCtx<'static>> {
+    let mut compressor = CCtx::try_create()?;
+    compressor.set_parameter(CParameter::CompressionLevel(ZSTD_LEVEL)).ok()?;
+    Some(compressor)
 }
 
 fn lz4(page: &[u8], out: &mut [u8]) -> Option<usize> {
@@ -132,15 +141,16 @@ fn lz4(page: &[u8], out: &mut [u8]) -> Option<usize> {
 pub(crate) enum Unpacker {
     None,
     Lz4,
-    Zstd(zstd::bulk::Decompressor<'static>),
+    Zstd(DCtx<'static>),
 }
 
 impl Unpacker {
+    /// `None` if there is no memory for the decompressor. It needs no more memory later.
     pub(crate) fn new(compression: Compression) -> Option<Self> {
         Some(match compression {
             Compression::None => Unpacker::None,
             Compression::Lz4 => Unpacker::Lz4,
-            Compression::Zstd => Unpacker::Zstd(zstd::bulk::Decompressor::new().ok()?),
+            Compression::Zstd => Unpacker::Zstd(DCtx::try_create()?),
         })
     }
 
@@ -150,7 +160,7 @@ impl Unpacker {
         let found = match self {
             Unpacker::None => None,
             Unpacker::Lz4 => lz4_flex::block::decompress_into(packed, out).ok(),
-            Unpacker::Zstd(decompressor) => decompressor.decompress_to_buffer(packed, out).ok(),
+            Unpacker::Zstd(decompressor) => decompressor.decompress(out, packed).ok(),
         };
         (found? == wanted).then_some(())
     }

@@ -79,6 +79,11 @@ impl From<ChunkError> for Errno {
     }
 }
 
+/// The error of an object that may be intact, but cannot be decompressed for lack of memory.
+pub(crate) fn no_memory(key: &str) -> ChunkError {
+    store_error("decompress", key, StoreError::Other(Errno::ENOMEM, Errno::ENOMEM.to_string()))
+}
+
 /// The error of a request to the store.
 pub(crate) fn store_error(action: &'static str, key: &str, error: StoreError) -> ChunkError {
     let (errno, message) = match error {

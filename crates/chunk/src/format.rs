@@ -42,6 +42,9 @@ pub enum BlockFault {
     /// The page that begins at this offset in bytes matches its checksum, but fails authentication: it was
     /// not encrypted for this position with the volume's key.
     Authentication(u32),
+    /// There is no memory to decompress it. The object itself may be intact, so [`crate::ChunkError::Corrupt`]
+    /// never has this fault.
+    NoMemory,
 }
 
 impl fmt::Display for BlockFault {
@@ -52,6 +55,7 @@ impl fmt::Display for BlockFault {
                 write!(f, "its format version {version} is unknown, the newest supported is {BLOCK_FORMAT}")
             }
             BlockFault::Length(len) => write!(f, "its trailer states a length of {len} bytes"),
+            BlockFault::NoMemory => f.write_str("there is no memory to decompress it"),
             BlockFault::Page(at) => write!(f, "the page at offset {at} does not match its checksum"),
             BlockFault::Header => f.write_str("its header is damaged"),
             BlockFault::Other(id, block) => write!(f, "it is block {block} of slice {id}"),

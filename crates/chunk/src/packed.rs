@@ -167,14 +167,14 @@ impl Header {
     /// Returns the data of the pages that `stored` holds, of which the first is page `first`.
     ///
     /// # Errors
-    /// [`BlockFault::Cipher`] if the volume uses another cipher; otherwise the fault of the first page that
-    /// is not what was stored.
+    /// [`BlockFault::Cipher`] if the volume uses another cipher; [`BlockFault::NoMemory`]; otherwise the
+    /// fault of the first page that is not what was stored.
     pub(crate) fn unpack(&self, codec: &Codec, first: u32, stored: &[u8]) -> Result<Vec<u8>, BlockFault> {
         if self.cipher != codec.cipher() {
             return Err(BlockFault::Cipher { found: self.cipher, wanted: codec.cipher() });
         }
         let sealer = codec.encryption.as_ref().map(|encryption| Sealer::new(encryption, &self.head));
-        let mut unpacker = Unpacker::new(self.compression).ok_or(BlockFault::Page(first * PAGE_BYTES))?;
+        let mut unpacker = Unpacker::new(self.compression).ok_or(BlockFault::NoMemory)?;
         let (mut data, mut scratch, mut rest, mut index) = (Vec::new(), Vec::new(), stored, first);
         while !rest.is_empty() {
             let fault = BlockFault::Page(index.saturating_mul(PAGE_BYTES));

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::ChunkError;
 use crate::backend::StoreError;
 use crate::block::{BlockName, Trailer, trailer_len};
-use crate::error::store_error;
+use crate::error::{no_memory, store_error};
 use crate::format::{BlockFault, PAGE_BYTES};
 use crate::layout::{Damage, Layout, decode, object_len_bound};
 use crate::packed::{Header, header_len};
@@ -194,6 +194,7 @@ impl Inner {
         if let Some(object) = cached {
             match decode(&object, name, &self.codec) {
                 Ok(data) => return Ok((data, charge)),
+                Err(Damage::Fault(BlockFault::NoMemory)) => return Err(no_memory(&name.key())),
                 Err(_) => drop(self.forget_cached(name)),
             }
         }
@@ -260,7 +261,11 @@ impl Inner {
 }
 
 fn corrupt(name: BlockName, fault: BlockFault) -> ChunkError {
-    ChunkError::Corrupt { slice: name.id, block: name.block, key: name.key(), fault }
+    let (slice, block, key) = (name.id, name.block, name.key());
+    match fault {
+        BlockFault::NoMemory => no_memory(&key),
+        fault => ChunkError::Corrupt { slice, block, key, fault },
+    }
 }
 
 /// The error for a damaged object of which `found` bytes were read.
@@ -274,5 +279,23 @@ fn damaged(name: BlockName, found: usize, damage: Damage) -> ChunkError {
             found_bytes: found as u64,
             wanted_bytes: wanted as u64,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{Errno, SliceId};
+
+    use super::*;
+
+    #[test]
+    fn lack_of_memory_is_not_damage() {
+        let name = BlockName { id: SliceId(1), block: 0, len: 9 };
+        for error in
+            [corrupt(name, BlockFault::NoMemory), damaged(name, 9, Damage::Fault(BlockFault::NoMemory))]
+        {
+            assert!(matches!(error, ChunkError::Store { .. }), "{error}");
+            assert_eq!(error.errno(), Errno::ENOMEM);
+        }
     }
 }

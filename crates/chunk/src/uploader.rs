@@ -15,7 +15,9 @@ use types::SliceId;
 use crate::areas::{Pending, Shared};
 use crate::backend::{Backend, StoreError};
 use crate::block::BlockName;
-use crate::layout::{decode, object_len_bound};
+use crate::error::no_memory;
+use crate::format::BlockFault;
+use crate::layout::{Damage, decode, object_len_bound};
 
 /// The number of blocks uploaded at the same time.
 const THREADS: usize = 4;
@@ -415,6 +417,9 @@ fn upload(shared: &Shared, key: &str, area: usize) -> UploadResult {
     };
     // A damaged file, for example after a power failure, must not overwrite a good object in the store.
     if let Err(damage) = decode(&object, name, &shared.codec) {
+        if damage == Damage::Fault(BlockFault::NoMemory) {
+            return UploadResult::Failed(no_memory(key).to_string());
+        }
         return match area.set_aside(key) {
             Ok(path) => {
                 UploadResult::Lost(format!("it is damaged ({damage:?}); it is kept as {}", path.display()))
