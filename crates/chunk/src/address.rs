@@ -38,10 +38,12 @@ impl Address {
         Ok(Address { scheme: scheme.to_ascii_lowercase(), authority: authority.to_owned(), segments })
     }
 
-    /// The host, without a port.
+    /// The host, without a port. An IPv6 address keeps its brackets.
     pub(crate) fn host(&self) -> &str {
         let host = self.authority.rsplit_once('@').map_or(self.authority.as_str(), |(_, host)| host);
-        host.rsplit_once(':').map_or(host, |(host, _)| host)
+        // The last colon may belong to an IPv6 address, which ends with a bracket.
+        let end = host.rfind([':', ']']).filter(|&at| host.as_bytes()[at] == b':');
+        end.map_or(host, |at| &host[..at])
     }
 
     /// `SCHEME://AUTHORITY`
@@ -65,6 +67,9 @@ mod tests {
         assert_eq!((address.origin().as_str(), address.host()), ("https://host:9000", "host"));
         assert_eq!((address.segments.len(), root_of(&address.segments[1..])), (3, "/a/b".to_owned()));
         assert_eq!(Address::parse("sftp://me@host/x").unwrap().host(), "host");
+        for text in ["http://[fd00::1]/b", "http://[fd00::1]:9000/b", "sftp://me@[fd00::1]/b"] {
+            assert_eq!(Address::parse(text).unwrap().host(), "[fd00::1]", "{text}");
+        }
         for bad in ["", "/a/b", "https://", "https:///b", "s3://b/../c", "https://h/b?x=1", "s3://b c"] {
             assert!(matches!(Address::parse(bad), Err(ChunkError::Config(_))), "{bad}");
         }

@@ -20,12 +20,12 @@ pub(crate) fn gcs(bucket: &str) -> Result<Operator, ChunkError> {
     finish(bucket, builder)
 }
 
-/// Opens a bucket `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`. If the host is an IPv4 address,
-/// as it is for an emulator or for Azure Stack, the account is the first part of the path.
+/// Opens a bucket `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`. If the host is an IP address, as
+/// it is for an emulator or for Azure Stack, the account is the first part of the path.
 #[cfg(feature = "azblob")]
 pub(crate) fn azblob(bucket: &str) -> Result<Operator, ChunkError> {
     let address = address_of("azblob", bucket)?;
-    let is_ip = address.host().parse::<std::net::Ipv4Addr>().is_ok();
+    let is_ip = address.host().starts_with('[') || address.host().parse::<std::net::Ipv4Addr>().is_ok();
     let (account, endpoint, path) = match address.segments.split_first() {
         Some((account, path)) if is_ip => (account.as_str(), format!("{}/{account}", address.origin()), path),
         _ => {
