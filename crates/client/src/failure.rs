@@ -19,6 +19,12 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Whether the failure concerns this operation only, so that others may succeed. After any other failure,
+    /// for example because the database is down, each would fail in the same way, after all retries.
+    pub fn is_of_one(&self) -> bool {
+        matches!(self, Failure::Operation(_)) || self.is_refusal()
+    }
+
     /// Whether the operation certainly did not happen, and would fail again: the engine rejects it, or it has
     /// met too many conflicts. A smaller operation may succeed.
     pub(crate) fn is_refusal(&self) -> bool {

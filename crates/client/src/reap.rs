@@ -26,11 +26,8 @@ impl Meta {
         if orphans.is_empty() {
             return Ok(());
         }
-        // An error of one orphan does not affect the others. After any other error, for example because the
-        // database is down, each orphan would fail in the same way, after all retries.
-        let is_of_one = |failure: &Failure| matches!(failure, Failure::Operation(_)) || failure.is_refusal();
         match self.run(&ReapAll(orphans), &BY_KERNEL) {
-            Err(failure) if is_of_one(&failure) => {}
+            Err(failure) if failure.is_of_one() => {}
             done => return done,
         }
         let mut done = Ok(());
@@ -40,7 +37,7 @@ impl Meta {
                 reaped = self.prune_tree(orphan.ino, stop).and_then(|()| self.run(orphan, &BY_KERNEL));
             }
             match reaped {
-                Err(failure) if !is_of_one(&failure) => return Err(failure),
+                Err(failure) if !failure.is_of_one() => return Err(failure),
                 reaped => done = done.and(reaped),
             }
         }

@@ -9,7 +9,7 @@ use types::{Errno, Ino, SessionId};
 
 use crate::access_check::Perm;
 use crate::base::Base;
-use crate::caller::Caller;
+use crate::caller::{BY_KERNEL, Caller};
 use crate::kernel_cache::RevisionsAsOf;
 
 impl Base {
@@ -54,9 +54,9 @@ impl Base {
     ///
     /// # Errors
     /// Those of the database.
-    pub(crate) fn reap(&self, session: SessionId, ino: Ino) -> Result<(), Errno> {
+    pub(crate) fn reap(&self, session: SessionId, ino: Ino) -> Result<(), Failure> {
         self.commits
-            .change(&Reap { session, ino })
+            .change_by(&Reap { session, ino }, &BY_KERNEL)
             .inspect_err(|_| self.commits.in_doubt.note_orphan(session, ino))
     }
 
@@ -64,17 +64,24 @@ impl Base {
     /// because their last close deletes them.
     ///
     /// # Errors
-    /// Those of the database: the first error, after all were tried.
+    /// Those of the database: the first error. After an error of one inode, the others are tried too.
     pub(crate) fn reap_orphans(&self) -> Result<(), Errno> {
         let own = self.meta.session();
         let orphans = self.commits.in_doubt.take_orphans();
         let mut done = Ok(());
-        // The end of the session deletes those that are left when the mount ends.
-        let orphans = orphans.into_iter().take_while(|_| !self.stop.is_set());
         // Other mounts delete the orphans of a session that was lost.
-        for (session, ino) in orphans.filter(|(session, _)| *session == own) {
-            if let Some(_guard) = self.open.orphan_guard(ino) {
-                done = done.and(self.reap(session, ino));
+        let mut orphans = orphans.into_iter().filter(|(session, _)| *session == own);
+        // The end of the session deletes those that are left when the mount ends.
+        while !self.stop.is_set()
+            && let Some((session, ino)) = orphans.next()
+        {
+            let Some(_guard) = self.open.orphan_guard(ino) else { continue };
+            let Err(failure) = self.reap(session, ino) else { continue };
+            let is_of_one = failure.is_of_one();
+            done = done.and(Err(failure.into()));
+            if !is_of_one {
+                orphans.for_each(|(session, ino)| self.commits.in_doubt.note_orphan(session, ino));
+                break;
             }
         }
         done

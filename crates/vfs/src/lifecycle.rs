@@ -13,6 +13,7 @@ use ops::Reap;
 use types::Errno;
 
 use crate::base::Base;
+use crate::caller::BY_KERNEL;
 use crate::cleanup::{COLLECT_AT_END, Cleanup, Watch};
 use crate::locks::Locks;
 use crate::session::{Session, SessionInfo};
@@ -121,8 +122,13 @@ impl Lifecycle {
         done = done.and(self.base.meta.give_back().map_err(Errno::from));
         done = done.and(self.base.flush_all()).and(self.base.reap_orphans());
         for file in self.base.open.all().iter().filter(|file| file.is_orphan() && !file.is_fenced()) {
-            done = done
-                .and(self.base.commits.change(&Reap { session: self.base.meta.session(), ino: file.ino }));
+            let reap = Reap { session: self.base.meta.session(), ino: file.ino };
+            let Err(failure) = self.base.commits.change_by(&reap, &BY_KERNEL) else { continue };
+            let is_of_one = failure.is_of_one();
+            done = done.and(Err(failure.into()));
+            if !is_of_one {
+                break;
+            }
         }
         done = done.and(self.base.meta.give_back().map_err(Errno::from));
         if !self.base.meta.is_exclusive() {

@@ -521,6 +521,29 @@ mod tests {
     }
 
     #[test]
+    fn while_the_database_is_away_only_one_unlinked_file_is_tried() {
+        let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+        format(&*engine);
+        let faulty = Arc::new(Faulty::new(Arc::clone(&engine), 1, FaultRates::default()));
+        let vfs = mount(faulty.clone());
+        let inos = ["f", "g", "h"].map(|name| make(&vfs, name));
+        for name in ["f", "g", "h"] {
+            vfs.names.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
+        }
+        vfs.meta().set_retry_timeout(Duration::ZERO);
+        faulty.script([Fault::Before; 20]);
+        faulty.arm(true);
+        inos.into_iter().for_each(|ino| assert_eq!(vfs.files.close(ino), Err(Errno::EIO)));
+        let before = faulty.injected();
+        assert_eq!(vfs.base.reap_orphans(), Err(Errno::EIO));
+        assert_eq!(faulty.injected() - before, 1);
+        faulty.arm(false);
+        assert_eq!(orphans(&*engine), 3);
+        vfs.base.reap_orphans().unwrap();
+        assert_eq!(orphans(&*engine), 0);
+    }
+
+    #[test]
     fn a_name_of_a_file_that_cannot_be_stored_is_removed() {
         let shared = Shared::new();
         let vfs = shared.mount(NO_WAIT);
