@@ -51,6 +51,7 @@ impl MysqlEngine {
         let params = config.params.clone();
         let pool = Pool::new(config, &params);
         let location = format!("at {}", pool.connector().address());
+        // Use Intent::Read, because a creation or conversion whose result is unknown can be repeated.
         let layout = Layout {
             version: || pool.request(Intent::Read, schema::version),
             make: || pool.request(Intent::Read, schema::create),
@@ -95,7 +96,7 @@ impl MysqlEngine {
             return;
         }
         let (spared, most) = (newest.0.saturating_sub(KEPT_OPS), 2 * TRIM_EVERY);
-        let trimmed = self.pool.request(Intent::Read, |conn| {
+        let trimmed = self.pool.request(Intent::Change, |conn| {
             // The ended terms are read before the range below. So all rows that earlier trims kept for these
             // terms are below the end of that range.
             let ended = "SELECT ops FROM `@pinned` WHERE ops NOT IN (SELECT ops FROM `@fence`) LIMIT 64";
@@ -176,7 +177,7 @@ impl Engine for MysqlEngine {
     }
 
     fn wipe(&self) -> Result<(), EngineError> {
-        self.pool.request(Intent::Read, |conn| {
+        self.pool.request(Intent::Change, |conn| {
             conn.query("UPDATE `@layout` SET epoch = epoch + 1 WHERE id = 0")?;
             let kept = ["usage", "setting", "layout", "trimmed"];
             for table in schema::tables().filter(|table| !kept.contains(table)) {
