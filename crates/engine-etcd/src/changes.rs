@@ -26,6 +26,8 @@ pub(crate) struct EtcdChanges {
     stream: Stream,
     channel: Channel,
     op_timeout: Duration,
+    /// The address of the server, for messages.
+    address: String,
     ready: VecDeque<Change>,
     /// All changes up to this revision were received.
     complete: u64,
@@ -59,14 +61,15 @@ impl EtcdChanges {
             let first: WatchResponse = stream.message().await?;
             Ok((stream, first))
         });
-        let (stream, first) = opened.map_err(failed)?;
-        let (runtime, channel, op_timeout) = connection.into_parts();
+        let (stream, first) = opened.map_err(|error| error.engine_error("etcd", Intent::Read))?;
+        let (runtime, channel, op_timeout, address) = connection.into_parts();
         if !first.created || first.canceled {
             let reason = first.cancel_reason;
-            return Err(EngineError::permanent(format!("etcd rejected the watch: {reason}")));
+            return Err(EngineError::permanent(format!("etcd: {address}: the watch was rejected: {reason}")));
         }
         let (ready, complete) = (VecDeque::new(), 0);
-        let mut changes = EtcdChanges { keys, runtime, stream, channel, op_timeout, ready, complete, proved };
+        let mut changes =
+            EtcdChanges { keys, runtime, stream, channel, op_timeout, address, ready, complete, proved };
         changes.prove()?;
         Ok(changes)
     }
@@ -76,7 +79,8 @@ impl EtcdChanges {
     fn take(&mut self, response: WatchResponse) -> Result<bool, EngineError> {
         if response.canceled || response.compact_revision > 0 {
             let reason = response.cancel_reason;
-            return Err(EngineError::permanent(format!("etcd canceled the watch: {reason}")));
+            let message = format!("etcd: {}: the watch was canceled: {reason}", self.address);
+            return Err(EngineError::permanent(message));
         }
         let is_progress = response.events.is_empty();
         if is_progress {
@@ -101,7 +105,7 @@ impl EtcdChanges {
     fn receive(&mut self, deadline: Instant) -> Result<Option<WatchResponse>, EngineError> {
         let stream = &mut self.stream;
         match self.runtime.block_on(async { timeout_at(deadline, stream.message()).await }) {
-            Ok(message) => message.map(Some).map_err(failed),
+            Ok(message) => message.map(Some).map_err(|error| failed(&self.address, error)),
             Err(_late) => Ok(None),
         }
     }
@@ -145,7 +149,7 @@ impl EtcdChanges {
     /// Requests a progress notification.
     fn ask(&mut self) -> Result<(), EngineError> {
         let ask = WatchRequest { union: Some(WatchUnion::Progress(WatchProgressRequest {})) };
-        self.stream.send(&ask).map_err(failed)
+        self.stream.send(&ask).map_err(|error| failed(&self.address, error))
     }
 
     /// A revision that is at least that of every change that was committed before this call.
@@ -156,12 +160,13 @@ impl EtcdChanges {
         let answer = self
             .runtime
             .block_on(async { timeout_at(deadline, channel.call::<RangeResponse>(RANGE, &request)).await });
-        let answer = answer.map_err(|_late| self.silent())?.map_err(failed)?;
+        let answer = answer.map_err(|_late| self.silent())?.map_err(|error| failed(&self.address, error))?;
         Ok(answer.header.map_or(0, |header| header.revision.unsigned_abs()))
     }
 
     fn silent(&self) -> EngineError {
-        let message = format!("etcd: no response on the stream of changes for {:?}", self.op_timeout);
+        let (address, limit) = (&self.address, self.op_timeout);
+        let message = format!("etcd: {address}: no response on the stream of changes for {limit:?}");
         EngineError::transient(message)
     }
 
@@ -173,8 +178,8 @@ impl EtcdChanges {
     }
 }
 
-fn failed(error: CallError) -> EngineError {
-    error.engine_error("etcd", Intent::Read)
+fn failed(address: &str, error: CallError) -> EngineError {
+    error.at(address).engine_error("etcd", Intent::Read)
 }
 
 impl Changes for EtcdChanges {

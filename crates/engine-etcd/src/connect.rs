@@ -31,6 +31,8 @@ pub(crate) struct Connection {
     runtime: Runtime,
     pub(crate) channel: Channel,
     op_timeout: Duration,
+    /// The address of the server, for messages.
+    pub(crate) address: String,
 }
 
 impl Connector {
@@ -58,7 +60,7 @@ impl Connector {
             let request = AuthenticateRequest { name: user.clone(), password: password.reveal().to_owned() };
             let answer: Result<AuthenticateResponse, CallError> = channel.call(AUTHENTICATE, &request).await;
             let token = answer.and_then(|answer| channel.set_token(&answer.token));
-            token.map_err(|error| error.engine_error(self.address(), Intent::Read))?;
+            token.map_err(|error| error.at(&address).engine_error(self.address(), Intent::Read))?;
         }
         // A member that has no leader cannot serve requests, but another member may have one.
         if self.config.hosts.len() > 1 {
@@ -67,7 +69,7 @@ impl Connector {
                 Ok(_) => {}
                 // Any other status is an answer of a member that has a leader.
                 Err(CallError::Status(status, _)) if status != code::UNAVAILABLE => {}
-                Err(error) => return Err(error.engine_error(&address, Intent::Read)),
+                Err(error) => return Err(error.at(&address).engine_error(self.address(), Intent::Read)),
             }
         }
         Ok(channel)
@@ -93,9 +95,11 @@ impl Connect for Connector {
             opened.map_err(|error| EngineError::transient(late(error)))?.map(|channel| (number, channel))
         })?;
         self.good.store(number, Ordering::Relaxed);
-        Ok(Connection { runtime, channel, op_timeout: params.op_timeout })
+        let address = hosts.get(number).map_or_else(String::new, |host| host.address(PORT));
+        Ok(Connection { runtime, channel, op_timeout: params.op_timeout, address })
     }
 
+    /// The errors of requests name the server.
     fn address(&self) -> &str {
         "etcd"
     }
@@ -112,9 +116,11 @@ impl Connection {
         let lost = || CallError::Lost(format!("no answer within {limit:?}"));
         self.runtime
             .block_on(async { tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(lost())) })
+            .map_err(|error| error.at(&self.address))
     }
 
-    pub(crate) fn into_parts(self) -> (Runtime, Channel, Duration) {
-        (self.runtime, self.channel, self.op_timeout)
+    /// The runtime, the channel, the timeout of a request, and the address of the server.
+    pub(crate) fn into_parts(self) -> (Runtime, Channel, Duration, String) {
+        (self.runtime, self.channel, self.op_timeout, self.address)
     }
 }

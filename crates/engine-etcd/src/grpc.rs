@@ -23,6 +23,18 @@ pub(crate) enum CallError {
     Lost(String),
 }
 
+impl CallError {
+    /// The same error with the address of the server in its message.
+    pub(crate) fn at(self, address: &str) -> CallError {
+        let named = |message| format!("{address}: {message}");
+        match self {
+            CallError::Status(status, message) => CallError::Status(status, named(message)),
+            CallError::NotSent(message) => CallError::NotSent(named(message)),
+            CallError::Lost(message) => CallError::Lost(named(message)),
+        }
+    }
+}
+
 /// gRPC status codes (grpc.io, "Status codes and their use in gRPC").
 pub(crate) mod code {
     pub(crate) const INVALID_ARGUMENT: u32 = 3;

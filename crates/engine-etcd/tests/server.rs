@@ -396,10 +396,14 @@ fn stopped_server_is_a_transient_error() {
     let server = Server::start();
     let engine = volume(&server, "v_", 10..11);
     let mut changes = engine.watch().unwrap().unwrap();
-    let url = server.url("v_", "");
+    let (url, address) = (server.url("v_", ""), format!("127.0.0.1:{}: ", server.port));
     drop(server);
-    wait_until(Duration::from_millis(1), || changes.next(Duration::from_millis(10)).is_err());
-    engine.commit(&[create(10, 1)]).unwrap_err();
+    wait_until(Duration::from_millis(1), || {
+        let polled = changes.next(Duration::from_millis(10));
+        polled.is_err_and(|error| error.to_string().contains(&address))
+    });
+    let error = engine.commit(&[create(10, 1)]).unwrap_err();
+    assert!(error.to_string().contains(&address), "{error}");
     let error = engine.commit(&[create(10, 1)]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
     assert!(matches!(EtcdEngine::open(&url, false), Err(OpenError::Engine(_))));
@@ -422,7 +426,7 @@ fn passwords_are_checked_and_not_shown() {
     for error in [wrong, nobody] {
         let text = format!("{error} {error:?}");
         assert!(!text.contains("wr0ng") && !text.contains("r%ght"), "{text}");
-        assert!(text.contains("etcd: etcdserver: "), "{text}");
+        assert!(text.contains(&format!("etcd: 127.0.0.1:{}: etcdserver: ", server.port)), "{text}");
     }
 }
 
