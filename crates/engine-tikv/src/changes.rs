@@ -27,7 +27,7 @@ pub(crate) struct Seen {
 
 /// Opens a stream of all changes that are committed after this returns.
 pub(crate) fn open(shared: &Arc<Shared>) -> Result<LogTail<Seen>, EngineError> {
-    LogTail::new("TiKV", PAUSE, || {
+    LogTail::new(&shared.store.name(), PAUSE, || {
         let at = shared.store.timestamp()?;
         let heads = shared.heads(at)?;
         Ok(Seen { shared: Arc::clone(shared), at, heads })

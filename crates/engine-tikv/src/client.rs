@@ -93,7 +93,7 @@ impl Cluster {
 
     fn read_request<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, EngineError> {
         match self.wait(request) {
-            Some(answer) => answer.map_err(|error| read_error(&error)),
+            Some(answer) => answer.map_err(|error| read_error(&self.name(), &error)),
             None => Err(EngineError::transient(self.late())),
         }
     }
@@ -143,7 +143,7 @@ impl Cluster {
     }
 
     fn late(&self) -> String {
-        format!("TiKV: no answer within {:?} (op_timeout)", self.op_timeout)
+        format!("{}: no answer within {:?} (op_timeout)", self.name(), self.op_timeout)
     }
 }
 
@@ -245,7 +245,7 @@ impl Store for Cluster {
             };
             match begun_only(&error) {
                 Some(start) if Instant::now() < deadline => self.await_begun(start)?,
-                _ => return Err(read_error(&error)),
+                _ => return Err(read_error(&self.name(), &error)),
             }
         }
     }
@@ -279,7 +279,7 @@ impl Attempt for Running<'_> {
         });
         let error = match done {
             Some(Ok(_)) => return Ok(()),
-            Some(Err(error)) => commit_error(&error),
+            Some(Err(error)) => commit_error(&cluster.name(), &error),
             None => CommitError::Failed(EngineError::indeterminate(cluster.late())),
         };
         if matches!(error, CommitError::Conflict(_) | CommitError::OnePhaseRefused) {

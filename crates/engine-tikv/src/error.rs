@@ -10,15 +10,16 @@ use crate::store::CommitError;
 const RESOURCE_EXHAUSTED: i32 = 8;
 const OUT_OF_RANGE: i32 = 11;
 
-/// Maps the error of a read. A failed read has changed nothing.
+/// Maps the error of a read. A failed read has changed nothing. `cluster` names the cluster; the client does
+/// not say which of its servers has failed.
 ///
 /// | the client says | kind | errno |
 /// |---|---|---|
 /// | an error for a key, other than a conflict, a lock or an unknown transaction | permanent | EIO |
 /// | the answer is larger than the server sends or the client accepts | permanent | EIO |
 /// | anything else: no answer, no leader, a lock that stays | transient | EIO |
-pub(crate) fn read_error(error: &Error) -> EngineError {
-    let text = format!("TiKV: {error}");
+pub(crate) fn read_error(cluster: &str, error: &Error) -> EngineError {
+    let text = format!("{cluster}: {error}");
     match error {
         Error::KeyError(key) if !is_conflict(key) => EngineError::permanent(text),
         Error::GrpcAPI(status) if is_too_large(status.code() as i32, status.message()) => {
@@ -27,7 +28,11 @@ pub(crate) fn read_error(error: &Error) -> EngineError {
         Error::MultipleKeyErrors(errors) | Error::ExtractedErrors(errors) => {
             let is_permanent =
                 |error: &EngineError| error.kind == ErrorKind::Determinate { transient: false };
-            errors.iter().map(read_error).find(is_permanent).unwrap_or_else(|| EngineError::transient(text))
+            errors
+                .iter()
+                .map(|error| read_error(cluster, error))
+                .find(is_permanent)
+                .unwrap_or_else(|| EngineError::transient(text))
         }
         _ => EngineError::transient(text),
     }
@@ -69,8 +74,8 @@ fn is_request_too_large(code: i32, message: &str) -> bool {
 /// | another error for a key; the request is larger than the server accepts | permanent | EIO |
 /// | a region's disk is full | indeterminate, because the request may have been repeated | ENOSPC |
 /// | anything else: no answer, no leader | indeterminate | EIO |
-pub(crate) fn commit_error(error: &Error) -> CommitError {
-    let text = format!("TiKV: {error}");
+pub(crate) fn commit_error(cluster: &str, error: &Error) -> CommitError {
+    let text = format!("{cluster}: {error}");
     match error {
         Error::OnePcFailure => CommitError::OnePhaseRefused,
         Error::ResolveLockError(_) | Error::TxnNotFound(_) => CommitError::Conflict(text),
@@ -80,7 +85,8 @@ pub(crate) fn commit_error(error: &Error) -> CommitError {
             CommitError::Failed(EngineError::permanent(text))
         }
         Error::MultipleKeyErrors(errors) | Error::ExtractedErrors(errors) => {
-            let outcomes: Vec<CommitError> = errors.iter().map(commit_error).collect();
+            let outcomes: Vec<CommitError> =
+                errors.iter().map(|error| commit_error(cluster, error)).collect();
             worst(outcomes).unwrap_or_else(|| CommitError::Failed(EngineError::indeterminate(text)))
         }
         Error::RegionError(region) if region.disk_full.is_some() => {
@@ -115,12 +121,14 @@ mod tests {
 
     use super::*;
 
+    const CLUSTER: &str = "TiKV by pd:2379";
+
     fn key(key: ProtoKeyError) -> Error {
         Error::KeyError(Box::new(key))
     }
 
     fn kind(error: &Error) -> Option<ErrorKind> {
-        match commit_error(error) {
+        match commit_error(CLUSTER, error) {
             CommitError::Failed(error) => Some(error.kind),
             CommitError::Conflict(_) | CommitError::OnePhaseRefused => None,
         }
@@ -131,11 +139,11 @@ mod tests {
         let conflict = || key(ProtoKeyError { conflict: Some(Default::default()), ..Default::default() });
         let gone = key(ProtoKeyError { txn_not_found: Some(Default::default()), ..Default::default() });
         let abort = key(ProtoKeyError { abort: "no".to_owned(), ..Default::default() });
-        assert_eq!(commit_error(&Error::OnePcFailure), CommitError::OnePhaseRefused);
-        assert!(matches!(commit_error(&conflict()), CommitError::Conflict(_)));
-        assert!(matches!(commit_error(&gone), CommitError::Conflict(_)));
+        assert_eq!(commit_error(CLUSTER, &Error::OnePcFailure), CommitError::OnePhaseRefused);
+        assert!(matches!(commit_error(CLUSTER, &conflict()), CommitError::Conflict(_)));
+        assert!(matches!(commit_error(CLUSTER, &gone), CommitError::Conflict(_)));
         let gone = Error::TxnNotFound(Default::default());
-        assert!(matches!(commit_error(&gone), CommitError::Conflict(_)));
+        assert!(matches!(commit_error(CLUSTER, &gone), CommitError::Conflict(_)));
         assert_eq!(kind(&abort), Some(ErrorKind::Determinate { transient: false }));
         let lost = || Error::StringError("lost".to_owned());
         assert_eq!(kind(&lost()), Some(ErrorKind::Indeterminate));
@@ -147,7 +155,7 @@ mod tests {
 
     #[test]
     fn read_error_is_permanent_only_if_a_repetition_would_fail_too() {
-        let kind = |error| read_error(&error).kind;
+        let kind = |error| read_error(CLUSTER, &error).kind;
         let (permanent, transient) =
             (ErrorKind::Determinate { transient: false }, ErrorKind::Determinate { transient: true });
         let abort = || key(ProtoKeyError { abort: "no".to_owned(), ..Default::default() });
@@ -163,6 +171,8 @@ mod tests {
         assert_eq!(kind(Error::StringError("lost".to_owned())), transient);
         assert_eq!(begun_only(&Error::MultipleKeyErrors(vec![abort(), gone()])), Some(7));
         assert_eq!(begun_only(&abort()), None);
+        let text = read_error(CLUSTER, &gone()).to_string();
+        assert!(text.starts_with("TiKV by pd:2379: "), "{text}");
     }
 
     #[test]
@@ -185,7 +195,7 @@ mod tests {
     fn full_disk_is_enospc() {
         let disk_full = Some(Default::default());
         let full = Error::RegionError(Box::new(ProtoRegionError { disk_full, ..Default::default() }));
-        let CommitError::Failed(error) = commit_error(&full) else { panic!("it failed") };
+        let CommitError::Failed(error) = commit_error(CLUSTER, &full) else { panic!("it failed") };
         assert_eq!(error.errno, Errno::ENOSPC);
     }
 }
