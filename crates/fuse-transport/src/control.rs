@@ -177,12 +177,21 @@ impl WorkerControl {
     /// The reply to a request that another process has received and described; `None` if there is no such device, or no
     /// entry of a ring has the request.
     pub fn reply_to(&self, request: Unanswered) -> Option<Reply> {
+        let target = self.target_of(request)?;
+        Some(Reply::to(target, Unique(request.unique), Opcode(request.opcode)))
+    }
+
+    /// Whether [`WorkerControl::reply_to`] returns a reply.
+    pub fn can_reply_to(&self, request: Unanswered) -> bool {
+        self.target_of(request).is_some()
+    }
+
+    fn target_of(&self, request: Unanswered) -> Option<Target> {
         let unique = Unique(request.unique);
-        let target = match request.device {
+        Some(match request.device {
             Some(device) => Target::Device(self.lock().get(device as usize).cloned()?),
             None => Target::Ring(self.lock_entries().iter().find(|entry| entry.is_open(unique)).cloned()?),
-        };
-        Some(Reply::to(target, unique, Opcode(request.opcode)))
+        })
     }
 
     /// Whether requests come through rings.

@@ -287,7 +287,7 @@ impl TakenOver {
             ));
         }
         server.dispatch.next_handle.store(next_handle, Ordering::Relaxed);
-        server.dispatch.waiters.restore(waiters, server.control());
+        server.dispatch.waiters.restore(waiters, server.control())?;
         let has_stream = vfs.is_exclusive() || vfs.caches.wait_stream(STREAM_TIMEOUT);
         let options = Options { channel: Channel::Device, ..options.clone() };
         Ok(TakenOver { server, mount: (mountpoint, dev), has_stream, options })

@@ -186,15 +186,28 @@ impl Waiters {
 
     /// Takes over the requests and the interrupts that another process has described, before the thread is
     /// started.
-    pub(crate) fn restore(&self, described: WaiterState, control: &WorkerControl) {
+    ///
+    /// # Errors
+    /// A request has no device. It could never be answered, so the other process must continue.
+    pub(crate) fn restore(&self, described: WaiterState, control: &WorkerControl) -> Result<(), String> {
+        // No reply is created before all can be. If a reply is dropped, it sends EIO, although the other
+        // process may still answer the request.
+        let unanswered = |waiting: &WaitingState| {
+            let WaitingState { device, unique, opcode, .. } = *waiting;
+            Unanswered { device, unique, opcode }
+        };
+        if !described.waiting.iter().all(|waiting| control.can_reply_to(unanswered(waiting))) {
+            return Err("a request that waits for a lock is from a device that was not handed over".into());
+        }
         let mut state = self.lock();
         state.interrupted.extend(described.interrupted.into_iter().map(Unique));
-        for WaitingState { device, unique, opcode, uid, ino, requested } in described.waiting {
-            if let Some(reply) = control.reply_to(Unanswered { device, unique, opcode }) {
-                *state.by_user.entry(uid).or_default() += 1;
-                state.waiting.push_back(Waiting { reply, uid, ino, requested });
-            }
+        for described in described.waiting {
+            let Some(reply) = control.reply_to(unanswered(&described)) else { continue };
+            let WaitingState { uid, ino, requested, .. } = described;
+            *state.by_user.entry(uid).or_default() += 1;
+            state.waiting.push_back(Waiting { reply, uid, ino, requested });
         }
+        Ok(())
     }
 
     /// Ends the thread; all waiting requests fail with EINTR.
@@ -306,7 +319,21 @@ impl Waiters {
 
 #[cfg(test)]
 mod tests {
+    use vfs::LockKind;
+
     use super::*;
+
+    /// Its program would wait until the mount ends.
+    #[test]
+    fn a_request_that_cannot_be_answered_is_not_taken_over() {
+        let kind = LockKind::Flock;
+        let requested = LockRequest { kind, owner: 1, exclusive: true, start: 0, end: 9, pid: 1 };
+        let lost = WaitingState { device: Some(0), unique: 2, opcode: 33, uid: 3, ino: Ino(4), requested };
+        let described = WaiterState { waiting: vec![lost], interrupted: Vec::new() };
+        let waiters = Waiters::default();
+        waiters.restore(described, &WorkerControl::default()).unwrap_err();
+        assert!(waiters.lock().waiting.is_empty());
+    }
 
     #[test]
     fn one_user_cannot_take_all_places_for_waiting_requests() {
