@@ -2,7 +2,8 @@
 //!
 //! Each mount of a volume checks whether a backup is due. The mount that claims the backup makes it
 //! ([`ClaimBackup`]). If that fails, this mount retries until the next backup is due. If this mount ends
-//! before that, no other mount makes the backup in its place.
+//! before that, no other mount makes the backup in its place. While a mount makes a backup, it renews its
+//! claim, so that no other mount begins the next one.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use chunk::{BackupId, BlockStore};
 use client::Meta;
 use dump::DumpError;
-use ops::{Authority, BackupClaim, ClaimBackup, FinishBackup, KnownBackup};
+use ops::{Authority, BackupClaim, ClaimBackup, FinishBackup, KnownBackup, RenewBackup};
 use types::{BootInstant, Time};
 
 use crate::thin::ABANDONED;
@@ -28,6 +29,10 @@ const ASK_EVERY: Duration = Duration::from_secs(3600);
 /// The longest time that an attempt to make a backup may take, including the time in which the machine is
 /// suspended. After that it is given up, long before other mounts would remove its parts as abandoned.
 const LONGEST: Duration = Duration::from_nanos(ABANDONED / 2);
+/// A claim is renewed this often in the time between two backups.
+const RENEWALS: u32 = 4;
+/// The shortest time between two renewals.
+const MIN_RENEWAL: Duration = Duration::from_secs(10);
 /// The nice value of the thread, because programs on this machine come first.
 const NICENESS: i32 = 10;
 
@@ -126,13 +131,18 @@ impl Schedule {
     /// Makes the backup that was claimed at `began`.
     fn make(&self, began: Time) {
         let (claimed, volume) = (BootInstant::now(), self.meta.volume());
+        let (mut renewed, mut is_claimed) = (claimed, true);
         while !self.is_stopped() {
             let tried = BootInstant::now();
-            let mut progress =
-                |_| match self.is_stopped() || self.meta.is_fenced() || tried.elapsed() > LONGEST {
-                    true => Err(DumpError::Stopped),
-                    false => Ok(()),
-                };
+            let mut progress = |_| {
+                let every = Duration::from_secs(self.meta.volume().backup_secs) / RENEWALS;
+                if renewed.elapsed() >= every.max(MIN_RENEWAL) {
+                    renewed = BootInstant::now();
+                    is_claimed = self.renew(began, claimed.elapsed());
+                }
+                let must_stop = self.is_stopped() || self.meta.is_fenced() || tried.elapsed() > LONGEST;
+                if must_stop || !is_claimed { Err(DumpError::Stopped) } else { Ok(()) }
+            };
             let made = create(self.meta.engine(), volume, &self.store, &*self.check_owner, &mut progress);
             let error = match made {
                 Ok((backup, manifest)) => {
@@ -151,6 +161,11 @@ impl Schedule {
             if self.is_stopped() {
                 return;
             }
+            if !is_claimed {
+                return tracing::warn!(
+                    "stopped a backup of the metadata, because another mount makes the next one"
+                );
+            }
             tracing::warn!(%error, "cannot back up the metadata; retrying");
             while !self.is_stopped() && tried.elapsed() < RETRY_EVERY {
                 thread::park_timeout(POLL_INTERVAL);
@@ -159,6 +174,15 @@ impl Schedule {
                 return;
             }
         }
+    }
+
+    /// Records that the backup is still being made. Returns false if another mount has claimed the next one.
+    fn renew(&self, began: Time, ran: Duration) -> bool {
+        let renew = RenewBackup { began, ran_secs: ran.as_secs() };
+        self.meta.run(&renew, &Authority::Kernel { revisions: None }).unwrap_or_else(|error| {
+            tracing::debug!(%error, "cannot note that the metadata is being backed up; retrying");
+            true
+        })
     }
 
     fn finish(&self, began: Time, took_secs: u64, backup: BackupId) {
@@ -233,7 +257,7 @@ mod tests {
         for round in 0..20 {
             // Another mount makes a backup. Its clock is alternately a day ahead and a day behind.
             let began = Time::new(Time::now().sec() + [86_400, -86_400][round % 2], round as u32);
-            let value = LastBackup { began, took_secs: Some(1) }.encode();
+            let value = LastBackup { took_secs: Some(1), ..LastBackup::begun(began) }.encode();
             let effects = vec![Effect::PutSetting { name: LastBackup::SETTING, value }];
             let op_id = OpId((1 << 90) + round as u128);
             engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();

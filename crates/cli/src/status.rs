@@ -94,7 +94,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
     table.row("data", of_limit(show_size(used_bytes(&usage)), volume.capacity_bytes, show_size));
     table.row("inodes", of_limit(usage.inodes.to_string(), volume.max_inodes, |n| n.to_string()));
     table.row("backups", backups(&volume));
-    if let Some(LastBackup { began, took_secs }) = last_backup {
+    if let Some(LastBackup { began, took_secs, .. }) = last_backup {
         let state = match took_secs {
             Some(secs) => format!(", which took {}", HumanDuration(Duration::from_secs(secs))),
             None => ", which is not complete".to_owned(),

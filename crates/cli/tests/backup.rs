@@ -186,7 +186,7 @@ fn two_mounts_make_one_backup() {
     place.format(&["--bucket", &place.text("data")]).ok();
     // The last backup is two hours old.
     let began = Time::new(Time::now().sec() - 7200, 0);
-    let value = LastBackup { began, took_secs: Some(0) }.encode();
+    let value = LastBackup { took_secs: Some(0), ..LastBackup::begun(began) }.encode();
     let effects = vec![Effect::PutSetting { name: LastBackup::SETTING, value }];
     sqlite(&place).commit(&[Txn { op_id: OpId(1 << 90), guards: Vec::new(), effects }]).unwrap();
     place.mount(&["-o", "shared"]).ok();

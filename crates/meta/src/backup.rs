@@ -18,28 +18,50 @@ pub struct LastBackup {
     pub began: Time,
     /// How long it took, in seconds; `None` if it is not known to be complete.
     pub took_secs: Option<u64>,
+    /// If it is not complete: how long it had run, in seconds, when its mount last noted that.
+    pub ran_secs: u64,
 }
 
 impl LastBackup {
     /// The name of the setting.
     pub const SETTING: &str = "last_backup";
 
-    /// The value of the setting.
+    /// A backup that has just begun.
+    pub fn begun(began: Time) -> LastBackup {
+        LastBackup { began, took_secs: None, ran_secs: 0 }
+    }
+
+    /// The value of the setting. Versions that do not know the `+` ignore it, and so take the backup for
+    /// complete. They begin no other one too early either.
     pub fn encode(&self) -> String {
-        let took = self.took_secs.map(|secs| format!(" {secs}")).unwrap_or_default();
-        format!("{}{took}", self.began.nanos())
+        let began = self.began.nanos();
+        match (self.took_secs, self.ran_secs) {
+            (Some(took), _) => format!("{began} {took}"),
+            (None, 0) => began.to_string(),
+            (None, ran) => format!("{began} +{ran}"),
+        }
     }
 
     /// Decodes the setting; `None` if it is malformed.
     pub fn decode(text: &str) -> Option<LastBackup> {
         let (began, took) = text.split_once(' ').map_or((text, None), |(began, took)| (began, Some(took)));
+        let (took, ran) = match took.map(|took| took.strip_prefix('+').ok_or(took)) {
+            Some(Ok(ran)) => (None, Some(ran)),
+            Some(Err(took)) => (Some(took), None),
+            None => (None, None),
+        };
         let took_secs = took.map(str::parse).transpose().ok()?;
-        Some(LastBackup { began: Time::from_nanos(began.parse().ok()?), took_secs })
+        let ran_secs = ran.map_or(Ok(0), str::parse).ok()?;
+        Some(LastBackup { began: Time::from_nanos(began.parse().ok()?), took_secs, ran_secs })
     }
 
-    /// The time from this backup to the next one: `interval`, or more if this one took long.
+    /// The time from this backup to the next one: `interval`, or more if this one took long. If this one is
+    /// not complete, the time is counted from the last note that it is still being made.
     pub fn pause(&self, interval: Duration) -> Duration {
-        interval.max(Duration::from_secs(self.took_secs.unwrap_or(0)).saturating_mul(MIN_INTERVAL_FACTOR))
+        match self.took_secs {
+            Some(took) => interval.max(Duration::from_secs(took).saturating_mul(MIN_INTERVAL_FACTOR)),
+            None => interval.saturating_add(Duration::from_secs(self.ran_secs)),
+        }
     }
 
     /// The time from the beginning of this backup to `now`; zero if the backup began after `now`. If it began
@@ -62,11 +84,11 @@ mod tests {
 
     #[test]
     fn the_stored_form_is_read_back() {
-        for took_secs in [None, Some(0), Some(70)] {
-            let last = LastBackup { began: Time::from_nanos(-7), took_secs };
+        for (took_secs, ran_secs) in [(None, 0), (Some(0), 0), (Some(70), 0), (None, 9)] {
+            let last = LastBackup { began: Time::from_nanos(-7), took_secs, ran_secs };
             assert_eq!(LastBackup::decode(&last.encode()), Some(last));
         }
-        for malformed in ["", "x", "1 ", "1 x", "1 2 3"] {
+        for malformed in ["", "x", "1 ", "1 x", "1 2 3", "1 +"] {
             assert_eq!(LastBackup::decode(malformed), None, "{malformed:?}");
         }
     }
@@ -74,7 +96,7 @@ mod tests {
     #[test]
     fn long_backups_are_made_less_often() {
         let pause = |took_secs| {
-            let last = LastBackup { began: Time::new(100, 0), took_secs };
+            let last = LastBackup { took_secs, ..LastBackup::begun(Time::new(100, 0)) };
             last.pause(Duration::from_secs(60)).as_secs()
         };
         assert_eq!((pause(None), pause(Some(7)), pause(Some(100))), (60, 60, 800));
@@ -83,7 +105,7 @@ mod tests {
     #[test]
     fn a_backup_of_the_future_is_new_or_its_clock_is_wrong() {
         let age = |began| {
-            let last = LastBackup { began: Time::new(began, 0), took_secs: None };
+            let last = LastBackup::begun(Time::new(began, 0));
             last.age(Time::new(100, 0), Duration::from_secs(60)).as_secs()
         };
         assert_eq!((age(30), age(100), age(160), age(161), age(i64::MAX)), (70, 0, 0, 60, 60));

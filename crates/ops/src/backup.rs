@@ -51,7 +51,7 @@ impl Op for ClaimBackup {
         }
         let last = view.setting(LastBackup::SETTING)?.as_deref().and_then(LastBackup::decode);
         // The first backup is due one interval after the volume was created.
-        let last = last.unwrap_or(LastBackup { began: ctx.volume.created, took_secs: None });
+        let last = last.unwrap_or(LastBackup::begun(ctx.volume.created));
         let pause = last.pause(Duration::from_secs(ctx.volume.backup_secs));
         let age = match self.known {
             Some(known) if known.began == last.began => known.age,
@@ -62,10 +62,39 @@ impl Op for ClaimBackup {
             let last = KnownBackup { began: last.began, age };
             return Ok(Plan::answer(BackupClaim::NotYet { last, left: pause.saturating_sub(age) }));
         }
-        let value = LastBackup { began: ctx.now, took_secs: None }.encode();
+        let value = LastBackup::begun(ctx.now).encode();
         let effects = vec![Effect::PutSetting { name: LastBackup::SETTING, value }];
         Ok(Plan { reply: BackupClaim::Claimed(ctx.now), effects })
     }
+}
+
+/// Records that a claimed backup is still being made, so that no other client claims the next one meanwhile.
+/// Returns whether the claim still holds.
+#[derive(Clone, Copy, Debug)]
+pub struct RenewBackup {
+    pub began: Time,
+    /// The time since the claim, in seconds.
+    pub ran_secs: u64,
+}
+
+impl Op for RenewBackup {
+    type Reply = bool;
+    const NAME: &'static str = "renew backup";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<bool>, PlanStop> {
+        let RenewBackup { began, ran_secs } = *self;
+        if !is_claimed(view, began)? {
+            return Ok(Plan::answer(false));
+        }
+        let value = LastBackup { ran_secs, ..LastBackup::begun(began) }.encode();
+        Ok(Plan { reply: true, effects: vec![Effect::PutSetting { name: LastBackup::SETTING, value }] })
+    }
+}
+
+/// Whether the last backup is the one that was claimed at `began`, and is not complete.
+fn is_claimed(view: &mut View<'_>, began: Time) -> Result<bool, PlanStop> {
+    let last = view.setting(LastBackup::SETTING)?.as_deref().and_then(LastBackup::decode);
+    Ok(last.is_some_and(|last| last.began == began && last.took_secs.is_none()))
 }
 
 /// Records that a claimed backup is complete. Does nothing if a later backup was claimed meanwhile.
@@ -81,11 +110,10 @@ impl Op for FinishBackup {
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         let FinishBackup { began, took_secs } = *self;
-        let last = view.setting(LastBackup::SETTING)?.as_deref().and_then(LastBackup::decode);
-        if last != Some(LastBackup { began, took_secs: None }) {
+        if !is_claimed(view, began)? {
             return Ok(Plan::answer(()));
         }
-        let value = LastBackup { began, took_secs: Some(took_secs) }.encode();
+        let value = LastBackup { took_secs: Some(took_secs), ..LastBackup::begun(began) }.encode();
         Ok(Plan { reply: (), effects: vec![Effect::PutSetting { name: LastBackup::SETTING, value }] })
     }
 }
@@ -110,7 +138,7 @@ mod tests {
         // Another machine, whose clock is far ahead or far behind, has made the next one.
         for (number, secs) in (0..).zip([1_000_000, -1_000_000]) {
             let other = Time::new(own.sec() + secs, 0);
-            let value = LastBackup { began: other, took_secs: Some(1) }.encode();
+            let value = LastBackup { took_secs: Some(1), ..LastBackup::begun(other) }.encode();
             let effects = vec![Effect::PutSetting { name: LastBackup::SETTING, value }];
             let op_id = OpId((1 << 90) + number);
             direct.engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
@@ -122,5 +150,23 @@ mod tests {
         }
         let behind = Time::new(own.sec() - 1_000_000, 0);
         assert!(matches!(claim(known(behind, 3600)), BackupClaim::Claimed(_)));
+    }
+
+    #[test]
+    fn a_backup_that_takes_longer_than_the_interval_is_not_claimed_again() {
+        let direct = Direct::new();
+        let claim = |known| direct.run(&ClaimBackup { known }).unwrap();
+        let age = |secs| Duration::from_secs(secs);
+        let BackupClaim::Claimed(began) = claim(None) else { panic!("none was made since the year 2023") };
+        assert!(direct.run(&RenewBackup { began, ran_secs: 100_000 }).unwrap());
+        let known = |secs| Some(KnownBackup { began, age: age(secs) });
+        assert!(matches!(claim(known(100_100)), BackupClaim::NotYet { left, .. } if left == age(3_500)));
+        direct.run(&FinishBackup { began, took_secs: 0 }).unwrap();
+        // The claim of a mount that has ended is due one interval after its last renewal.
+        let BackupClaim::Claimed(next) = claim(known(100_100)) else { panic!("it is complete") };
+        assert!(direct.run(&RenewBackup { began: next, ran_secs: 5000 }).unwrap());
+        let known = Some(KnownBackup { began: next, age: age(8600) });
+        assert!(matches!(claim(known), BackupClaim::Claimed(_)));
+        assert!(!direct.run(&RenewBackup { began: next, ran_secs: 9000 }).unwrap());
     }
 }

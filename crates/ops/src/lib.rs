@@ -49,7 +49,7 @@ mod xattr;
 
 pub use acl::{AclType, RequireMappedAcl, SetAcl};
 pub use acl_sweep::{AclSweep, BeginAclSweep, SweepAcls};
-pub use backup::{BackupClaim, ClaimBackup, FinishBackup, KnownBackup};
+pub use backup::{BackupClaim, ClaimBackup, FinishBackup, KnownBackup, RenewBackup};
 pub use clone::{
     BeginClone, CLONED_CHUNKS, CloneChunks, CloneEntries, CloneEntry, CloneSource, ClonedEntry, EndClone,
     Prune,

@@ -89,11 +89,11 @@ pub(super) fn overview(opened: &Opened<'_>) -> Result<Overview, Failure> {
 fn backup(last: Option<LastBackup>) -> Fact {
     match last {
         None => Fact::new("none", "no automatic backup was made yet"),
-        Some(LastBackup { began, took_secs: Some(secs) }) => {
+        Some(LastBackup { began, took_secs: Some(secs), .. }) => {
             let took = HumanDuration(Duration::from_secs(secs));
             Fact::new("complete", format!("began at {began}, took {took}")).tone(Tone::Good)
         }
-        Some(LastBackup { began, took_secs: None }) => {
+        Some(LastBackup { began, took_secs: None, .. }) => {
             Fact::new("incomplete", format!("began at {began}")).tone(Tone::Warn)
         }
     }
