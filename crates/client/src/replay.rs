@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host::Instant;
-use journal::{Abandoned, Journal, Journals, Storage, Unfinished, Unusable};
+use journal::{Abandoned, Journal, Journals, Unfinished, Unusable};
 use meta::{EngineError, Guard, Outcome, Record, RecordKey, Session, Txn};
 use types::{BootInstant, SessionId, Time};
 
@@ -70,7 +70,7 @@ impl Meta {
                         "the journal of a mount whose process has ended is removed unread: if the mount had answered changes that were not committed, they are lost"
                     );
                 }
-                remove(storage);
+                journal::remove(storage);
                 return Ok(false);
             }
         };
@@ -218,11 +218,5 @@ impl Meta {
             state.pop(*end, &[]);
         }
         Ok(())
-    }
-}
-
-fn remove(mut storage: Box<dyn Storage>) {
-    if let Err(error) = storage.remove() {
-        tracing::warn!(%error, journal = storage.place(), "cannot remove a journal");
     }
 }

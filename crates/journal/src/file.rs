@@ -5,11 +5,15 @@
 //! restored database may assign a number again. So an existing journal with the name of a new one may belong
 //! to another database. A new journal never replaces an existing one.
 
+use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use host::Instant;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::Errno;
 use types::SessionId;
@@ -24,12 +28,20 @@ pub struct Directory {
     /// The database file, if the directory holds the journals of one database only. Then the directory may
     /// also belong to the owner of that file, and it is removed with its last journal.
     database: Option<PathBuf>,
+    stuck: Stuck,
 }
+
+/// The journals that could not be removed, and when that was tried last.
+type Stuck = Arc<Mutex<HashMap<PathBuf, Instant>>>;
+
+/// How long a journal that could not be removed is not looked at.
+const RETRY_REMOVAL_AFTER: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
 struct Journal {
     path: PathBuf,
     file: File,
+    stuck: Stuck,
     /// Whether the directory is to be removed with the journal.
     is_of_database: bool,
     len: u64,
@@ -42,7 +54,7 @@ const RESERVE_STEP_BYTES: u64 = 256 << 10;
 
 impl Directory {
     pub fn new(path: PathBuf) -> Directory {
-        Directory { path, database: None }
+        Directory { path, database: None, stuck: Stuck::default() }
     }
 
     /// The journals of a database that is a file. Their directory is beside the file, and has its name with
@@ -50,7 +62,8 @@ impl Directory {
     pub fn of_database(database: &Path) -> Directory {
         let mut path = database.as_os_str().to_owned();
         path.push(".journals");
-        Directory { path: path.into(), database: Some(database.to_owned()) }
+        let database = Some(database.to_owned());
+        Directory { path: path.into(), database, stuck: Stuck::default() }
     }
 
     pub fn exists(&self) -> bool {
@@ -66,6 +79,27 @@ impl Directory {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the journal could not be removed a short time ago.
+    fn is_stuck(&self, path: &Path) -> bool {
+        let mut stuck = host::lock(&self.stuck);
+        stuck.retain(|_, tried| tried.elapsed() < RETRY_REMOVAL_AFTER);
+        stuck.contains_key(path)
+    }
+
+    /// Opens a journal whose process has ended; `None` as for [`try_open`].
+    ///
+    /// # Errors
+    /// The journal cannot be opened or read; the error names it.
+    fn open_abandoned(&self, path: &Path, session: SessionId) -> io::Result<Option<Abandoned>> {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let Some((file, bytes)) = try_open(path).map_err(named)? else { return Ok(None) };
+        let (is_of_database, stuck, len) =
+            (self.database.is_some(), Arc::clone(&self.stuck), bytes.len() as u64);
+        let path = path.to_owned();
+        let storage = Box::new(Journal { path, file, stuck, is_of_database, len, reserved: len });
+        Ok(Some(Abandoned { session, bytes, storage }))
     }
 
     fn require_own(&self) -> io::Result<()> {
@@ -93,8 +127,8 @@ impl Journals for Directory {
         self.require_own()?;
         let path = self.path.join(name(volume, session)?);
         let file = create_locked(&path, &[], None)?;
-        let is_of_database = self.database.is_some();
-        Ok(Box::new(Journal { path, file, is_of_database, len: 0, reserved: 0 }))
+        let (is_of_database, stuck) = (self.database.is_some(), Arc::clone(&self.stuck));
+        Ok(Box::new(Journal { path, file, stuck, is_of_database, len: 0, reserved: 0 }))
     }
 
     fn abandoned(&self, volume: &str) -> io::Result<Vec<io::Result<Abandoned>>> {
@@ -110,8 +144,10 @@ impl Journals for Directory {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let session = name.strip_prefix(&prefix).and_then(|name| name.strip_suffix(SUFFIX));
-            if let Some(session) = session.and_then(|number| number.parse().ok()) {
-                found.extend(open_abandoned(&path, SessionId(session), self.database.is_some()).transpose());
+            if let Some(session) = session.and_then(|number| number.parse().ok())
+                && !self.is_stuck(&path)
+            {
+                found.extend(self.open_abandoned(&path, SessionId(session)).transpose());
             }
         }
         Ok(found)
@@ -181,17 +217,9 @@ fn require_absent(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a journal whose process has ended; `None` if the process is alive, or if the journal was removed or
-/// replaced meanwhile.
-///
-/// # Errors
-/// The journal cannot be opened or read; the error names it.
-fn open_abandoned(path: &Path, session: SessionId, is_of_database: bool) -> io::Result<Option<Abandoned>> {
-    try_open(path, session, is_of_database)
-        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
-}
-
-fn try_open(path: &Path, session: SessionId, is_of_database: bool) -> io::Result<Option<Abandoned>> {
+/// Opens and locks a journal whose process has ended; `None` if the process is alive, or if the journal was
+/// removed or replaced meanwhile.
+fn try_open(path: &Path) -> io::Result<Option<(File, Vec<u8>)>> {
     let mut options = OpenOptions::new();
     let opened = options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path);
     let mut file = match opened {
@@ -211,9 +239,7 @@ fn try_open(path: &Path, session: SessionId, is_of_database: bool) -> io::Result
     }
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
-    let len = bytes.len() as u64;
-    let storage = Box::new(Journal { path: path.to_owned(), file, is_of_database, len, reserved: len });
-    Ok(Some(Abandoned { session, bytes, storage }))
+    Ok(Some((file, bytes)))
 }
 
 impl Storage for Journal {
@@ -269,7 +295,10 @@ impl Storage for Journal {
         }
         let _ = fs::remove_file(draft(&self.path));
         match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                host::lock(&self.stuck).insert(self.path.clone(), Instant::now());
+                return Err(error);
+            }
             _ => {}
         }
         if let Some(directory) = self.path.parent().filter(|_| self.is_of_database) {

@@ -293,10 +293,8 @@ impl Journal {
     }
 
     /// Removes the journal, because everything in it is committed or lost.
-    pub fn remove(mut self) {
-        if let Err(error) = self.storage.remove() {
-            tracing::warn!(%error, journal = self.storage.place(), "cannot remove a journal");
-        }
+    pub fn remove(self) {
+        remove(self.storage);
     }
 
     fn rewrite<'a>(&mut self, left: impl Iterator<Item = (&'a Txn, bool)>, sent: &[u32]) {
@@ -351,6 +349,15 @@ impl Journal {
             }
         }
         true
+    }
+}
+
+/// Removes a journal, because everything in it is committed or lost. If it cannot be removed, for example
+/// because its directory is read-only, empties it, so that it is not replayed again.
+pub fn remove(mut storage: Box<dyn Storage>) {
+    if let Err(error) = storage.remove() {
+        let is_empty = storage.truncate(0).is_ok();
+        tracing::warn!(%error, is_empty, journal = storage.place(), "cannot remove a journal; retrying rarely");
     }
 }
 

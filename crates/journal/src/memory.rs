@@ -18,6 +18,7 @@ struct Machine {
     files: Mutex<BTreeMap<(String, SessionId), File>>,
     is_full: AtomicBool,
     is_broken: AtomicBool,
+    keeps_all: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -43,6 +44,11 @@ impl Memory {
     /// Sets whether appends fail from now on.
     pub fn set_broken(&self, is_broken: bool) {
         self.0.is_broken.store(is_broken, Ordering::Relaxed);
+    }
+
+    /// Sets whether removals fail from now on.
+    pub fn set_keeps_all(&self, keeps_all: bool) {
+        self.0.keeps_all.store(keeps_all, Ordering::Relaxed);
     }
 
     /// Replaces the bytes of the journal of a session.
@@ -123,6 +129,9 @@ impl Storage for Journal {
     }
 
     fn remove(&mut self) -> io::Result<()> {
+        if self.machine.keeps_all.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
         host::lock(&self.machine.files).remove(&self.key);
         Ok(())
     }

@@ -351,6 +351,42 @@ fn files_are_abandoned_when_their_process_drops_them() {
     assert!(directory.abandoned(VOLUME).is_err());
 }
 
+/// Runs `work` on a thread with the rights of another user.
+fn as_user(uid: u32, work: impl FnOnce() + Send) {
+    let uid = rustix::process::Uid::from_raw(uid);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            work();
+        });
+    });
+}
+
+/// The removal is tried rarely, because each attempt is logged.
+#[test]
+fn a_journal_that_cannot_be_removed_is_emptied_and_then_left_alone() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(place.path(), Some(12_345), None).unwrap();
+    let directory = Directory::new(place.path().to_owned());
+    as_user(12_345, || {
+        let mut storage = directory.create(VOLUME, SessionId(7)).unwrap();
+        storage.append(b"replayed").unwrap();
+        let path = storage.place();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o500)).unwrap();
+        remove(storage);
+        assert_eq!(fs::metadata(path).unwrap().len(), 0);
+        assert!(directory.abandoned(VOLUME).unwrap().is_empty());
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        // Another process tries it too.
+        let other = Directory::new(place.path().to_owned());
+        remove(other.abandoned(VOLUME).unwrap().remove(0).unwrap().storage);
+        assert!(other.abandoned(VOLUME).unwrap().is_empty());
+    });
+}
+
 #[test]
 fn journals_of_a_database_are_beside_it_and_leave_no_directory() {
     let place = tempfile::tempdir().unwrap();

@@ -400,6 +400,22 @@ fn changes_that_a_killed_client_had_answered_are_committed_by_the_next() {
 }
 
 #[test]
+fn a_journal_that_cannot_be_removed_is_replayed_once() {
+    let (engine, journals) = (volume(), Memory::default());
+    let holder = client_with(engine.clone(), Some(&journals));
+    let dir = make(&holder, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
+    make(&holder, dir.ino, "f", 11, MakeKind::Regular).unwrap();
+    let session = holder.session();
+    drop(holder);
+    let other = client(&engine, false);
+    journals.set_keeps_all(true);
+    assert!(other.replay(&journals, &nothing_to_store()).unwrap());
+    assert_eq!(journals.all(), [(session, Vec::new())]);
+    assert!(!other.replay(&journals, &nothing_to_store()).unwrap());
+    assert!(look(&other, dir.ino, "f").unwrap().is_some());
+}
+
+#[test]
 fn answered_changes_are_lost_if_the_session_was_removed_or_the_machine_restarted() {
     for restarts in [false, true] {
         let (engine, journals) = (volume(), Memory::default());
