@@ -63,14 +63,20 @@ impl Meta {
                 );
                 return Err(EngineError::permanent(message).into());
             }
-            Err(why) => {
-                if why != Unusable::Empty {
-                    tracing::error!(
-                        journal = place, ?why, %session,
-                        "the journal of a mount whose process has ended is removed unread: if the mount had answered changes that were not committed, they are lost"
-                    );
-                }
+            Err(Unusable::Empty) => {
                 journal::remove(storage);
+                return Ok(false);
+            }
+            // Nothing of it can be committed: it cannot be read, or its session was removed. But it may be the
+            // only copy of changes that the mount had answered.
+            Err(Unusable::Damaged) => {
+                let why = "it is damaged, so changes that the mount had answered may be lost";
+                journal::set_aside(storage, "damaged", why);
+                return Ok(false);
+            }
+            Err(Unusable::OtherFormat(_)) => {
+                let why = "another version of limen wrote it, and its session was removed, so changes that the mount had answered may be lost";
+                journal::set_aside(storage, "lost", why);
                 return Ok(false);
             }
         };

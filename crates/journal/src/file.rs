@@ -31,7 +31,7 @@ pub struct Directory {
     stuck: Stuck,
 }
 
-/// The journals that could not be removed, and when that was tried last.
+/// The journals that could not be removed or renamed, and when that was tried last.
 type Stuck = Arc<Mutex<HashMap<PathBuf, Instant>>>;
 
 /// How long a journal that could not be removed is not looked at.
@@ -81,7 +81,7 @@ impl Directory {
         }
     }
 
-    /// Whether the journal could not be removed a short time ago.
+    /// Whether the journal could not be removed or renamed a short time ago.
     fn is_stuck(&self, path: &Path) -> bool {
         let mut stuck = host::lock(&self.stuck);
         stuck.retain(|_, tried| tried.elapsed() < RETRY_REMOVAL_AFTER);
@@ -242,6 +242,12 @@ fn try_open(path: &Path) -> io::Result<Option<(File, Vec<u8>)>> {
     Ok(Some((file, bytes)))
 }
 
+impl Journal {
+    fn note_stuck(&self) {
+        host::lock(&self.stuck).insert(self.path.clone(), Instant::now());
+    }
+}
+
 impl Storage for Journal {
     fn place(&self) -> String {
         self.path.display().to_string()
@@ -296,7 +302,7 @@ impl Storage for Journal {
         let _ = fs::remove_file(draft(&self.path));
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                host::lock(&self.stuck).insert(self.path.clone(), Instant::now());
+                self.note_stuck();
                 return Err(error);
             }
             _ => {}
@@ -306,5 +312,18 @@ impl Storage for Journal {
             let _ = fs::remove_dir(directory);
         }
         Ok(())
+    }
+
+    fn set_aside(&mut self, suffix: &str) -> io::Result<String> {
+        let numbered = |number: u32| {
+            let mut path = self.path.as_os_str().to_owned();
+            path.push(if number == 1 { format!(".{suffix}") } else { format!(".{suffix}.{number}") });
+            PathBuf::from(path)
+        };
+        // Only the process that has locked the journal renames it, so no file appears there before the rename.
+        let mut paths = (1..=u32::MAX).map(numbered);
+        let free = paths.find(|path| path.symlink_metadata().is_err()).unwrap_or_else(|| numbered(1));
+        fs::rename(&self.path, &free).inspect_err(|_| self.note_stuck())?;
+        Ok(free.display().to_string())
     }
 }

@@ -131,6 +131,13 @@ pub trait Storage: fmt::Debug + Send {
     /// # Errors
     /// The journal remains.
     fn remove(&mut self) -> io::Result<()>;
+
+    /// Adds `.SUFFIX` to the name of the journal, so that it is kept but never replayed. Returns its new
+    /// place.
+    ///
+    /// # Errors
+    /// The journal remains.
+    fn set_aside(&mut self, suffix: &str) -> io::Result<String>;
 }
 
 /// The journal of a session.
@@ -358,6 +365,16 @@ pub fn remove(mut storage: Box<dyn Storage>) {
     if let Err(error) = storage.remove() {
         let is_empty = storage.truncate(0).is_ok();
         tracing::warn!(%error, is_empty, journal = storage.place(), "cannot remove a journal; retrying rarely");
+    }
+}
+
+/// Keeps a journal under another name ([`Storage::set_aside`]), because it cannot be replayed. `why` is for
+/// the log.
+pub fn set_aside(mut storage: Box<dyn Storage>, suffix: &str, why: &str) {
+    let journal = storage.place();
+    match storage.set_aside(suffix) {
+        Ok(kept) => tracing::error!(journal, kept, "a journal is kept under another name: {why}"),
+        Err(error) => tracing::error!(journal, %error, "a journal stays as it is: {why}"),
     }
 }
 

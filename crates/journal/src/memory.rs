@@ -19,6 +19,7 @@ struct Machine {
     is_full: AtomicBool,
     is_broken: AtomicBool,
     keeps_all: AtomicBool,
+    aside: Mutex<Vec<(SessionId, Vec<u8>)>>,
 }
 
 #[derive(Debug)]
@@ -65,6 +66,11 @@ impl Memory {
 }
 
 impl Memory {
+    /// The journals that were set aside, and their bytes.
+    pub fn aside(&self) -> Vec<(SessionId, Vec<u8>)> {
+        host::lock(&self.0.aside).clone()
+    }
+
     fn open(&self, key: (String, SessionId)) -> (Box<dyn Storage>, Weak<()>) {
         let process = Arc::new(());
         let weak = Arc::downgrade(&process);
@@ -134,5 +140,11 @@ impl Storage for Journal {
         }
         host::lock(&self.machine.files).remove(&self.key);
         Ok(())
+    }
+
+    fn set_aside(&mut self, suffix: &str) -> io::Result<String> {
+        let file = host::lock(&self.machine.files).remove(&self.key);
+        host::lock(&self.machine.aside).extend(file.map(|file| (self.key.1, file.bytes)));
+        Ok(format!("{}.{suffix}", self.place()))
     }
 }

@@ -351,6 +351,23 @@ fn files_are_abandoned_when_their_process_drops_them() {
     assert!(directory.abandoned(VOLUME).is_err());
 }
 
+#[test]
+fn a_journal_that_is_set_aside_replaces_no_other_and_is_not_replayed() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = Directory::new(place.path().to_owned());
+    for (bytes, suffix) in [(b"first", ".damaged"), (b"other", ".damaged.2")] {
+        let mut storage = directory.create(VOLUME, SessionId(7)).unwrap();
+        storage.append(bytes).unwrap();
+        drop(storage);
+        let mut found = directory.abandoned(VOLUME).unwrap().remove(0).unwrap();
+        let wanted = found.storage.place() + suffix;
+        assert_eq!(found.storage.set_aside("damaged").unwrap(), wanted);
+        assert_eq!(fs::read(wanted).unwrap(), bytes);
+        drop(found);
+        assert!(directory.abandoned(VOLUME).unwrap().is_empty());
+    }
+}
+
 /// Runs `work` on a thread with the rights of another user.
 fn as_user(uid: u32, work: impl FnOnce() + Send) {
     let uid = rustix::process::Uid::from_raw(uid);

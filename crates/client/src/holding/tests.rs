@@ -921,6 +921,7 @@ fn one_unusable_journal_does_not_hold_up_the_others() {
     assert!(error.contains("format 200") && error.contains("--force"), "{error}");
     assert_eq!(look(&next, dir.ino, "f").unwrap().unwrap().ino, Ino(11));
     assert_eq!(journals.all().iter().map(|(session, _)| *session).collect::<Vec<_>>(), [sessions[0]]);
+    assert_eq!(journals.aside(), [(sessions[1], vec![0; 100])], "it is kept");
     assert!(next.remove_session(sessions[0], Time::from_nanos(1)).unwrap());
     next.replay(&journals, &nothing_to_store()).unwrap();
     assert_eq!(journals.all(), []);

@@ -72,4 +72,8 @@ impl Storage for Forgetful {
     fn remove(&mut self) -> io::Result<()> {
         self.0.remove()
     }
+
+    fn set_aside(&mut self, suffix: &str) -> io::Result<String> {
+        self.0.set_aside(suffix)
+    }
 }
