@@ -323,6 +323,10 @@ fn begin(vfs: &Vfs, url: &MetaUrl, session: SessionInfo) -> Result<(), CliError>
         // A maintenance tool may have announced itself since the check above. If so, the error names the
         // tool.
         maintenance::require_none(url, vfs.meta())?;
+        if let Some(problem) = vfs.lifecycle.replay_problem() {
+            let what = "cannot commit the answered changes of a killed mount";
+            return Err(CliError::new(format!("{what}: {problem}")).at(url));
+        }
         let what = match errno {
             Errno::ESTALE => "the volume was removed, or moved to another store, while it was being mounted",
             _ => "cannot begin the session",

@@ -93,8 +93,8 @@ impl Directory {
     /// # Errors
     /// The journal cannot be opened or read; the error names it.
     fn open_abandoned(&self, path: &Path, session: SessionId) -> io::Result<Option<Abandoned>> {
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let Some((file, bytes)) = try_open(path).map_err(named)? else { return Ok(None) };
+        let opened = try_open(path).map_err(|error| named(path, error))?;
+        let Some((file, bytes)) = opened else { return Ok(None) };
         let (is_of_database, stuck, len) =
             (self.database.is_some(), Arc::clone(&self.stuck), bytes.len() as u64);
         let path = path.to_owned();
@@ -109,10 +109,8 @@ impl Directory {
         let is_own = found.uid() == rustix::process::geteuid().as_raw()
             || self.database.as_ref().is_some_and(is_of_owner);
         if !found.is_dir() || !is_own || found.mode() & 0o022 != 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                "the directory of journals belongs to another user, or others may write to it",
-            ));
+            let error = "the directory belongs to another user, or others may write to it";
+            return Err(named(&self.path, io::Error::new(io::ErrorKind::PermissionDenied, error)));
         }
         Ok(())
     }
@@ -135,7 +133,7 @@ impl Journals for Directory {
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
+            Err(error) => return Err(named(&self.path, error)),
         };
         self.require_own()?;
         let mut found = Vec::new();
@@ -152,6 +150,22 @@ impl Journals for Directory {
         }
         Ok(found)
     }
+}
+
+/// The error with the name of its file; if access was denied, also with the owner and with advice.
+fn named(path: &Path, error: io::Error) -> io::Error {
+    let (kind, mut text) = (error.kind(), format!("{}: {error}", path.display()));
+    if let (io::ErrorKind::PermissionDenied, Ok(found)) = (kind, fs::symlink_metadata(path)) {
+        let (uid, mode) = (found.uid(), found.mode() & 0o7777);
+        text += &match uid {
+            uid if uid == rustix::process::geteuid().as_raw() => {
+                format!("; it belongs to this user, and its mode is {mode:o}: correct the mode")
+            }
+            0 => "; it belongs to root: mount the volume once as root".to_owned(),
+            uid => format!("; it belongs to the user with uid {uid}: mount the volume once as that user"),
+        };
+    }
+    io::Error::new(kind, text)
 }
 
 const SUFFIX: &str = ".journal";

@@ -405,6 +405,31 @@ fn a_journal_that_cannot_be_removed_is_emptied_and_then_left_alone() {
 }
 
 #[test]
+fn an_error_says_who_can_read_the_journals_of_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let (database, path) = (place.path().join("v.db"), place.path().join("v.db.journals"));
+    fs::write(&database, []).unwrap();
+    let chown = |path: &std::path::Path| std::os::unix::fs::chown(path, Some(12_345), None).unwrap();
+    [place.path(), database.as_path()].into_iter().for_each(chown);
+    let directory = Directory::of_database(&database);
+    drop(directory.create(VOLUME, SessionId(7)).unwrap());
+    let refused = |named: &str| {
+        as_user(12_345, || {
+            let found = directory.abandoned(VOLUME).and_then(|mut found| found.remove(0));
+            let error = found.unwrap_err().to_string();
+            assert!(error.contains(named) && error.ends_with("mount the volume once as root"), "{error}");
+        });
+    };
+    refused("v.db.journals: Permission denied");
+    chown(&path);
+    refused("-7.journal: Permission denied");
+    assert!(directory.abandoned(VOLUME).unwrap().remove(0).is_ok(), "root replays it");
+}
+
+#[test]
 fn journals_of_a_database_are_beside_it_and_leave_no_directory() {
     let place = tempfile::tempdir().unwrap();
     let (database, path) = (place.path().join("v.db"), place.path().join("v.db.journals"));

@@ -175,6 +175,11 @@ impl Cleanup {
         Ok(())
     }
 
+    /// Why the last replay failed.
+    pub(crate) fn replay_problem(&self) -> Option<String> {
+        host::lock(&self.replay_problem).clone()
+    }
+
     /// Whether this mount has the oldest session, and so cleans up for all mounts.
     pub(crate) fn is_elected(&self) -> bool {
         self.base.meta.is_exclusive() || self.elected.load(Ordering::Acquire)

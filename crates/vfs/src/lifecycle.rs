@@ -57,6 +57,11 @@ impl Lifecycle {
         self.session.begin(info)
     }
 
+    /// Why [`Lifecycle::begin`] could not commit the changes that ended processes had answered.
+    pub fn replay_problem(&self) -> Option<String> {
+        self.cleanup.replay_problem()
+    }
+
     /// Marks the lost files, then begins a new session in place of the one that other mounts have removed.
     ///
     /// # Errors
