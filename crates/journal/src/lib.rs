@@ -31,8 +31,9 @@ use types::{AclId, SessionId, Time};
 pub use file::Directory;
 pub use memory::Memory;
 
-/// The version of the format. Increment it with each change of the entries or of anything in a transaction.
-pub const FORMAT: u32 = 2;
+/// The version of the format. Increment it with each change of the entries, of anything in a transaction, or
+/// of the marks by which a replay recognizes committed transactions.
+pub const FORMAT: u32 = 3;
 /// If nothing is queued, a journal of this size is cut back to its header.
 const RESTART_BYTES: u64 = 1 << 20;
 /// A journal of this size is rewritten: it then has only the transactions that are still queued.
