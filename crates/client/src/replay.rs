@@ -14,7 +14,7 @@ use std::time::Duration;
 use host::Instant;
 use journal::{Abandoned, Journal, Journals, Unfinished, Unusable};
 use meta::{EngineError, Guard, Outcome, Record, RecordKey, Session, Txn};
-use types::{BootInstant, SessionId, Time};
+use types::{BootInstant, OpId, SessionId, Time};
 
 use crate::driver::Meta;
 use crate::failure::Failure;
@@ -100,7 +100,7 @@ impl Meta {
             // prove that the session has ended, because several machines may share the directory of journals.
             return Ok(false);
         }
-        let journal = Journal::resume(storage, &unfinished.header, unfinished.len).map_err(|error| {
+        let journal = Journal::resume(storage, &unfinished).map_err(|error| {
             EngineError::permanent(format!(
                 "cannot write to {place}, the journal of a mount whose process has ended: {error}"
             ))
@@ -108,10 +108,11 @@ impl Meta {
         let began = Instant::now();
         let replayed = match record {
             None => {
-                journal.remove();
+                // If the machine has restarted, the changes were expected to be lost.
+                self.end_lost(journal, if is_same_boot { changes } else { 0 });
                 Err(Failure::Fenced(id))
             }
-            Some(record) => self.continue_session(record, unfinished, journal, make_durable),
+            Some(record) => self.continue_session(record, unfinished, journal, &place, make_durable),
         };
         match replayed {
             Ok(()) if changes > 0 => tracing::warn!(
@@ -127,6 +128,16 @@ impl Meta {
             Err(error) => return Err(error),
         }
         Ok(true)
+    }
+
+    /// Removes a journal whose changes are lost. The session of an embedded database is not removed before
+    /// all changes in its journal are committed, so the journal may belong to another copy of the database,
+    /// and is kept.
+    fn end_lost(&self, journal: Journal, changes: usize) {
+        match self.is_embedded() && changes > 0 {
+            true => journal.set_aside("lost", "its changes do not fit this database"),
+            false => journal.remove(),
+        }
     }
 
     /// The record of the journal's session; `None` if the session was removed.
@@ -153,6 +164,7 @@ impl Meta {
         record: Session,
         unfinished: Unfinished,
         journal: Journal,
+        place: &str,
         make_durable: &MakeDurable,
     ) -> Result<(), Failure> {
         let id = record.id;
@@ -172,7 +184,7 @@ impl Meta {
             .collect();
         // If the queue is empty, the transactions that were sent last were never answered.
         if self.is_embedded() {
-            client.drop_marked(&mut state, &unfinished.sent)?;
+            client.drop_marked(&mut state, &unfinished.sent, &unfinished.last, place)?;
         } else if !unfinished.sent.is_empty() && !state.queue.is_empty() {
             let sent = Sent::by_counts(&state.queue, &unfinished.sent).ok_or_else(|| {
                 let message = "the journal of a mount whose process has ended contradicts itself, so it is left as it is: mount the volume once with the version of limen that wrote it, or give its changes up with limen fsck --repair --force";
@@ -193,7 +205,9 @@ impl Meta {
         client.fence.set_valid_until(began + VALID_FOR);
         if let Err(failure) = client.settle_held() {
             if matches!(failure, Failure::Fenced(_)) {
-                client.drop_held();
+                let journal = host::lock(&client.held.state).journal.take();
+                let (changes, _) = client.drop_held();
+                journal.into_iter().for_each(|journal| self.end_lost(journal, changes));
             }
             return Err(failure);
         }
@@ -208,19 +222,39 @@ impl Meta {
     /// before them. The others were not committed, so it does not matter how they are merged. `sent` says how
     /// many queued transactions each transaction of the request was made from. Each transaction has the id of
     /// the first of them.
-    fn drop_marked(&self, state: &mut State, sent: &[u32]) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// The database has neither one of these nor one of those that were committed before (`last`). So it is
+    /// not the database of the journal, but an older copy of it. Errors of the database.
+    fn drop_marked(
+        &self,
+        state: &mut State,
+        sent: &[u32],
+        last: &[OpId],
+        place: &str,
+    ) -> Result<(), Failure> {
+        let look = |op_id: OpId| {
+            let guards = vec![Guard::Term { session: op_id.session(), term: mark_of(op_id) }];
+            Txn { op_id, guards, effects: Vec::new() }
+        };
         let (mut ends, mut looks, mut begin) = (Vec::new(), Vec::new(), 0);
         for count in sent {
             let Some(first) = state.queue.get(begin) else { break };
-            let op_id = first.txn.op_id;
-            let guards = vec![Guard::Term { session: op_id.session(), term: mark_of(op_id) }];
-            looks.push(Txn { op_id, guards, effects: Vec::new() });
+            looks.push(look(first.txn.op_id));
             begin += *count as usize;
             ends.push(begin.min(state.queue.len()));
         }
+        looks.extend(last.iter().map(|op_id| look(*op_id)));
         let outcomes = self.retry(|| self.engine.commit(&looks))?;
         let is_committed = |outcome: &Outcome| matches!(outcome, Outcome::Committed { .. });
-        if let Some(end) = outcomes.iter().rposition(is_committed).and_then(|last| ends.get(last)) {
+        if !last.is_empty() && !state.queue.is_empty() && !outcomes.iter().any(is_committed) {
+            return Err(EngineError::permanent(format!(
+                "the database lacks changes that were committed before those in {place}, the journal of a mount whose process has ended: it seems to be an older copy, so the journal is left as it is: put the last database back, or give the changes in the journal up with limen fsck --repair --force"
+            ))
+            .into());
+        }
+        let sent = outcomes.get(..ends.len()).unwrap_or_default();
+        if let Some(end) = sent.iter().rposition(is_committed).and_then(|last| ends.get(last)) {
             state.pop(*end, &[]);
         }
         Ok(())

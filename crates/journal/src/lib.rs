@@ -16,6 +16,7 @@
 //! their ids.
 
 mod file;
+mod last;
 mod memory;
 
 use std::borrow::Cow;
@@ -26,7 +27,9 @@ use std::sync::Arc;
 
 use meta::{Effect, Txn};
 use serde::{Deserialize, Serialize};
-use types::{AclId, SessionId, Time};
+use types::{AclId, OpId, SessionId, Time};
+
+use last::{Last, Queue};
 
 pub use file::Directory;
 pub use memory::Memory;
@@ -71,6 +74,9 @@ enum Entry<'a> {
     Sent(Cow<'a, [u32]>),
     /// This many of the first transactions were committed, and are no longer in the queue.
     Committed(u32),
+    /// The transactions that were committed last before this entry ([`Unfinished::last`]). Without this
+    /// entry, a journal that was cut back to its header would not say that.
+    Last(Cow<'a, [OpId]>),
 }
 
 /// A place for journals, such as a directory.
@@ -159,6 +165,7 @@ pub struct Journal {
     is_refusing: bool,
     /// The ACLs whose texts are in the journal.
     texts: HashSet<AclId>,
+    queue: Queue,
     frame: Vec<u8>,
 }
 
@@ -170,6 +177,9 @@ pub struct Unfinished {
     pub queue: VecDeque<(Txn, bool)>,
     /// How the first of them are merged, if they may have been sent.
     pub sent: Vec<u32>,
+    /// The ids of the transactions that were committed last: the first one is certainly in the database, and
+    /// the others only if their guards held. Empty if it is not known.
+    pub last: Vec<OpId>,
     /// The length of the readable beginning of the journal.
     pub len: u64,
     /// Whether the bytes after `len` are damaged, and not only an entry that is cut off. A process that is
@@ -200,13 +210,15 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Continues a journal whose process has ended. `len` is the length of its readable beginning.
+    /// Continues a journal whose process has ended.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn resume(mut storage: Box<dyn Storage>, header: &Header, len: u64) -> io::Result<Journal> {
-        storage.truncate(len)?;
-        Ok(Journal { len, ..Journal::of(storage, header) })
+    pub fn resume(mut storage: Box<dyn Storage>, found: &Unfinished) -> io::Result<Journal> {
+        storage.truncate(found.len)?;
+        let ids = found.queue.iter().map(|(txn, is_optional)| (txn.op_id, *is_optional)).collect();
+        let queue = Queue { ids, sent: found.sent.clone(), last: Last(found.last.clone()) };
+        Ok(Journal { len: found.len, queue, ..Journal::of(storage, &found.header) })
     }
 
     fn of(storage: Box<dyn Storage>, header: &Header) -> Journal {
@@ -221,6 +233,7 @@ impl Journal {
             is_gone: false,
             is_refusing: false,
             texts: HashSet::new(),
+            queue: Queue::default(),
             frame: Vec::new(),
         }
     }
@@ -249,6 +262,7 @@ impl Journal {
             Ok(()) => {
                 self.len += self.frame.len() as u64;
                 self.texts.extend(acls_of(txn));
+                self.queue.ids.push_back((txn.op_id, is_optional));
             }
             Err(error) => {
                 if !self.is_refusing {
@@ -273,6 +287,7 @@ impl Journal {
 
     /// Notes how the first transactions, which are about to be sent, are merged.
     pub fn sent(&mut self, merged: &[u32]) {
+        self.queue.sent = merged.to_vec();
         if !self.append(&Entry::Sent(Cow::Borrowed(merged))) {
             let _ = self.discard();
         }
@@ -287,9 +302,12 @@ impl Journal {
         left: impl ExactSizeIterator<Item = (&'a Txn, bool)>,
         sent: &[u32],
     ) {
+        self.queue.commit(count, sent);
         if left.len() == 0 && (self.has_gap || self.len >= RESTART_BYTES) {
+            let last = std::mem::take(&mut self.queue.last);
             self.has_gap = !self.discard();
             self.has_lost = false;
+            self.note_last(last);
             return;
         }
         let count = u32::try_from(count).unwrap_or(u32::MAX);
@@ -305,9 +323,30 @@ impl Journal {
         remove(self.storage);
     }
 
+    /// Keeps the journal under another name; see [`set_aside`].
+    pub fn set_aside(self, suffix: &str, why: &str) {
+        set_aside(self.storage, suffix, why);
+    }
+
+    /// Begins the entries of a journal that was cut back. If this fails, a replay checks nothing by the ids.
+    fn note_last(&mut self, last: Last) {
+        self.frame.clear();
+        if !last.0.is_empty()
+            && !self.has_gap
+            && frame_of(&mut self.frame, &Entry::Last(Cow::Borrowed(&last.0)))
+            && self.storage.append(&self.frame).is_ok()
+        {
+            self.len += self.frame.len() as u64;
+            self.queue.last = last;
+        }
+    }
+
     fn rewrite<'a>(&mut self, left: impl Iterator<Item = (&'a Txn, bool)>, sent: &[u32]) {
         let mut bytes = self.header.clone();
         let mut texts = HashSet::new();
+        if !self.queue.last.0.is_empty() {
+            frame_of(&mut bytes, &Entry::Last(Cow::Borrowed(&self.queue.last.0)));
+        }
         for (txn, is_optional) in left {
             if !frame_of(&mut bytes, &Entry::Queued(without_texts(txn, &texts), is_optional)) {
                 return;
@@ -330,6 +369,7 @@ impl Journal {
     fn discard(&mut self) -> bool {
         (self.has_gap, self.has_lost) = (true, true);
         self.texts.clear();
+        self.queue = Queue::default();
         let len = self.header.len() as u64;
         match self.storage.truncate(len) {
             Ok(()) => self.len = len,
@@ -465,8 +505,9 @@ pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
         _ => return Err(Unusable::Damaged),
     }
     let Ok(Entry::Begin(header)) = postcard::from_bytes(first) else { return Err(Unusable::Damaged) };
-    let (queue, sent, mut texts) = (VecDeque::new(), Vec::new(), HashMap::new());
-    let mut found = Unfinished { header: Cow::into_owned(header), queue, sent, len: 0, is_damaged: false };
+    let (header, mut texts) = (Cow::into_owned(header), HashMap::new());
+    let (queue, sent, last) = (VecDeque::new(), Vec::new(), Vec::new());
+    let mut found = Unfinished { header, queue, sent, last, len: 0, is_damaged: false };
     loop {
         let (entry, after) = match next(rest) {
             Next::Entry(entry, after) => (postcard::from_bytes(entry), after),
@@ -484,6 +525,7 @@ pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
             }
             Ok(Entry::Sent(merged)) => found.sent = Cow::into_owned(merged),
             Ok(Entry::Committed(count)) => found.commit(count),
+            Ok(Entry::Last(last)) => found.last = Cow::into_owned(last),
             Ok(Entry::Begin(_)) | Err(_) => {
                 found.is_damaged = true;
                 break;
@@ -503,6 +545,10 @@ impl Unfinished {
     }
 
     fn commit(&mut self, count: u32) {
+        let mut last = Last(std::mem::take(&mut self.last));
+        let at = |at: usize| self.queue.get(at).map(|(txn, is_optional)| (txn.op_id, *is_optional));
+        last.note(at, &self.sent, count as usize);
+        self.last = last.0;
         self.queue.drain(..self.queue.len().min(count as usize));
         let mut left = count;
         let done = self.sent.iter().take_while(|merged| {

@@ -245,6 +245,34 @@ fn a_file_reserves_room_for_notes() {
 }
 
 #[test]
+fn a_journal_says_what_was_committed_last() {
+    let (memory, mut journal) = begin();
+    let last = || read(&bytes(&memory)).unwrap().last;
+    let id = |count| txn(count).op_id;
+    let left = txn(5);
+    for (count, is_optional) in [(1, true), (2, false), (3, false), (4, true), (5, false)] {
+        assert!(journal.queued(&txn(count), is_optional));
+    }
+    journal.sent(&[1, 2, 1, 1]);
+    journal.committed(1, [2, 3, 4, 5].map(txn).each_ref().map(|txn| (txn, false)).into_iter(), &[2, 1, 1]);
+    assert_eq!(last(), [], "its guard may have failed");
+    journal.committed(3, [(&left, false)].into_iter(), &[1]);
+    assert_eq!(last(), [id(2), id(4)], "the second one may not have been needed");
+    journal.rewrite([(&left, false)].into_iter(), &[1]);
+    assert_eq!(last(), [id(2), id(4)]);
+    // The journal is cut back to its header.
+    journal.len = RESTART_BYTES;
+    journal.committed(1, [].into_iter(), &[]);
+    assert_eq!(last(), [id(5)]);
+    // The database may have a later transaction, which the journal does not know.
+    assert!(journal.queued(&txn(6), false));
+    journal.skipped();
+    journal.sent(&[1, 1]);
+    journal.committed(2, [].into_iter(), &[]);
+    assert_eq!(last(), []);
+}
+
+#[test]
 fn a_journal_does_not_grow_for_ever() {
     let (memory, mut journal) = begin();
     let one = whole();

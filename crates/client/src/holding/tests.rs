@@ -9,7 +9,7 @@ use journal::Memory;
 use meta::{Counting, Engine, MemEngine, Record, RecordKey, Session, Volume};
 use ops::{GetInode, Link, Lookup, Make, MakeKind, Op, Rename, RenameFlags, Rmdir, SetAttr, Unlink};
 use suite::{Fault, FaultRates, Faulty};
-use types::{BootInstant, Errno, FileType, Ino, Mode, Name, OpId, Time};
+use types::{BootInstant, Errno, FileType, Ino, Mode, Name, OpId, Term, Time};
 
 use super::*;
 use crate::driver::BY_KERNEL;
@@ -413,6 +413,50 @@ fn a_journal_that_cannot_be_removed_is_replayed_once() {
     assert_eq!(journals.all(), [(session, Vec::new())]);
     assert!(!other.replay(&journals, &nothing_to_store()).unwrap());
     assert!(look(&other, dir.ino, "f").unwrap().is_some());
+}
+
+/// The file of an embedded database can be replaced by a copy, while its journals remain beside it.
+#[test]
+fn a_journal_is_not_replayed_on_an_older_copy_of_its_database() {
+    let (engine, journals) = (volume(), Memory::default());
+    let holder = client_with(Embedded::open(engine.clone()), Some(&journals));
+    let dir = make(&holder, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
+    make(&holder, dir.ino, "old", 11, MakeKind::Regular).unwrap();
+    holder.settle_held().unwrap();
+    make(&holder, dir.ino, "new", 12, MakeKind::Regular).unwrap();
+    let (session, mark) = (holder.session(), host::lock(&holder.held.state).last_mark.unwrap());
+    drop(holder);
+    // A copy that was made before the commit does not have its mark.
+    let set_marks = |number: u128, term, ended: Vec<Term>| {
+        let effects = vec![Effect::BeginTerm { session, term, ended: ended.into() }];
+        engine.commit(&[Txn { op_id: OpId((1 << 90) + number), guards: Vec::new(), effects }]).unwrap();
+    };
+    set_marks(0, Term(99), vec![mark]);
+    let replay = || {
+        let next = Meta::open(Embedded::open(engine.clone()), 100).unwrap();
+        next.replay(&journals, &nothing_to_store())
+    };
+    let error = replay().unwrap_err().to_string();
+    assert!(error.contains("older copy"), "{error}");
+    assert_eq!((journals.all().len(), stored(&engine, RecordKey::Inode(Ino(12)))), (1, None));
+    set_marks(1, mark, Vec::new());
+    assert!(replay().unwrap());
+    assert!(journals.all().is_empty() && stored(&engine, RecordKey::Inode(Ino(12))).is_some());
+}
+
+/// The session of an embedded database is removed only by force, or the database is another copy.
+#[test]
+fn the_journal_of_an_embedded_database_without_its_session_is_kept() {
+    let (engine, journals) = (volume(), Memory::default());
+    let holder = client_with(Embedded::open(engine.clone()), Some(&journals));
+    let dir = make(&holder, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
+    make(&holder, dir.ino, "f", 11, MakeKind::Regular).unwrap();
+    let (session, before) = (holder.session(), journals.all());
+    drop(holder);
+    assert!(client(&engine, false).remove_session(session, Time::from_nanos(1)).unwrap());
+    let next = Meta::open(Embedded::open(engine.clone()), 100).unwrap();
+    assert!(next.replay(&journals, &nothing_to_store()).unwrap());
+    assert_eq!((journals.all(), journals.aside()), (Vec::new(), before));
 }
 
 #[test]
