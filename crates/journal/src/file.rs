@@ -44,6 +44,8 @@ struct Journal {
     stuck: Stuck,
     /// Whether the directory is to be removed with the journal.
     is_of_database: bool,
+    /// Whether it is the journal of a process that has ended.
+    is_abandoned: bool,
     len: u64,
     /// Room on the disk is reserved for the file up to this length.
     reserved: u64,
@@ -98,7 +100,9 @@ impl Directory {
         let (is_of_database, stuck, len) =
             (self.database.is_some(), Arc::clone(&self.stuck), bytes.len() as u64);
         let path = path.to_owned();
-        let storage = Box::new(Journal { path, file, stuck, is_of_database, len, reserved: len });
+        let is_abandoned = true;
+        let storage =
+            Box::new(Journal { path, file, stuck, is_of_database, is_abandoned, len, reserved: len });
         Ok(Some(Abandoned { session, bytes, storage }))
     }
 
@@ -126,7 +130,7 @@ impl Journals for Directory {
         let path = self.path.join(name(volume, session)?);
         let file = create_locked(&path, &[], None)?;
         let (is_of_database, stuck) = (self.database.is_some(), Arc::clone(&self.stuck));
-        Ok(Box::new(Journal { path, file, stuck, is_of_database, len: 0, reserved: 0 }))
+        Ok(Box::new(Journal { path, file, stuck, is_of_database, is_abandoned: false, len: 0, reserved: 0 }))
     }
 
     fn abandoned(&self, volume: &str) -> io::Result<Vec<io::Result<Abandoned>>> {
@@ -272,7 +276,9 @@ impl Storage for Journal {
         if needed <= self.reserved {
             return Ok(());
         }
-        let room = bytes.next_multiple_of(RESERVE_STEP_BYTES);
+        // The process that has ended may have reserved the bytes, but not a whole step.
+        let step = if self.is_abandoned { 1 } else { RESERVE_STEP_BYTES };
+        let room = bytes.next_multiple_of(step);
         match fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, room) {
             // It is no error if the file system cannot reserve room. An append may then fail.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
@@ -298,6 +304,10 @@ impl Storage for Journal {
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {
+        if len == self.len {
+            // ftruncate(2) would release the reserved room.
+            return Ok(());
+        }
         self.file.set_len(len)?;
         (self.len, self.reserved) = (len, len);
         Ok(())

@@ -216,6 +216,11 @@ impl Journal {
     /// It cannot be written.
     pub fn resume(mut storage: Box<dyn Storage>, found: &Unfinished) -> io::Result<Journal> {
         storage.truncate(found.len)?;
+        // Without this room, a note about a commit might not fit on a full disk, and then the journal would be
+        // emptied before its transactions are committed.
+        if !found.queue.is_empty() {
+            storage.reserve(RESERVED_BYTES)?;
+        }
         let ids = found.queue.iter().map(|(txn, is_optional)| (txn.op_id, *is_optional)).collect();
         let queue = Queue { ids, sent: found.sent.clone(), last: Last(found.last.clone()) };
         Ok(Journal { len: found.len, queue, ..Journal::of(storage, &found.header) })

@@ -244,6 +244,25 @@ fn a_file_reserves_room_for_notes() {
     assert_eq!((found.session, found.bytes), (SessionId(7), [&[1; 100][..], &[2; 50], &[3; 10]].concat()));
 }
 
+/// On a full disk, a replay has no other room.
+#[test]
+fn a_replay_keeps_the_room_that_the_killed_process_has_reserved() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = Directory::new(place.path().to_owned());
+    let mut journal = Journal::begin(directory.create(VOLUME, SessionId(7)).unwrap(), &header()).unwrap();
+    assert!(journal.queued(&txn(1), false));
+    let path = journal.storage.place();
+    drop(journal);
+    let blocks = || fs::metadata(&path).unwrap().blocks();
+    let before = blocks();
+    assert!(before * 512 >= RESERVED_BYTES);
+    let found = directory.abandoned(VOLUME).unwrap().remove(0).unwrap();
+    let mut journal = Journal::resume(found.storage, &read(&found.bytes).unwrap()).unwrap();
+    assert_eq!(blocks(), before);
+    journal.sent(&[1]);
+    assert_eq!((blocks(), journal.is_whole()), (before, true));
+}
+
 #[test]
 fn a_journal_says_what_was_committed_last() {
     let (memory, mut journal) = begin();
