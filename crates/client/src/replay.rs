@@ -14,7 +14,7 @@ use std::time::Duration;
 use host::Instant;
 use journal::{Abandoned, Journal, Journals, Unfinished, Unusable};
 use meta::{EngineError, Guard, Outcome, Record, RecordKey, Session, Txn};
-use types::{BootInstant, OpId, SessionId, Time};
+use types::{BootInstant, Errno, OpId, SessionId, Time};
 
 use crate::driver::Meta;
 use crate::failure::Failure;
@@ -203,7 +203,13 @@ impl Meta {
         let began = BootInstant::now();
         visitor.renew_session(Session { heartbeat: Time::now(), ..record }, VALID_FOR)?;
         client.fence.set_valid_until(began + VALID_FOR);
-        if let Err(failure) = client.settle_held() {
+        let mut settled = client.settle_held();
+        if matches!(&settled, Err(Failure::Engine(error)) if error.errno == Errno::ENOSPC) {
+            self.engine.set_reserve_open(true);
+            settled = client.settle_held();
+            self.engine.set_reserve_open(false);
+        }
+        if let Err(failure) = settled {
             if matches!(failure, Failure::Fenced(_)) {
                 let journal = host::lock(&client.held.state).journal.take();
                 let (changes, _) = client.drop_held();

@@ -61,6 +61,8 @@ pub struct SqliteEngine {
     // of the log. Closing the last connection removes the log, and its space is free once `log` is closed
     // too.
     reserve: Reserve,
+    /// Whether batches that add something may use the reserve.
+    is_reserve_open: AtomicBool,
     /// The number of batches that may skip the check of free space.
     ample_for: AtomicU64,
 }
@@ -169,6 +171,7 @@ impl SqliteEngine {
             readers: Pool::new(options.readers),
             checkpointer: Checkpointer::new(path),
             reserve: Reserve::open(path),
+            is_reserve_open: AtomicBool::new(false),
             ample_for: AtomicU64::new(0),
             writer: GroupCommit::new(Writer { conn, results: Results::default() }),
             exclusive: Mutex::new(Exclusive { lock: Weak::new(), cache: ExclusiveCache::default() }),
@@ -309,7 +312,8 @@ impl SqliteEngine {
     ///
     /// A batch that adds nothing may use the reserve. A batch that adds must restore the reserve first.
     fn commit_batch(&self, writer: &mut Writer, members: &[&[Txn]]) -> Vec<Answer> {
-        let adds = members.iter().any(|txns| txns.iter().flat_map(|txn| &txn.effects).any(Effect::adds));
+        let adds = !self.is_reserve_open.load(Ordering::Relaxed)
+            && members.iter().any(|txns| txns.iter().flat_map(|txn| &txn.effects).any(Effect::adds));
         let mut done = if adds && !self.has_room_to_add(&writer.conn) {
             Err(full())
         } else {
@@ -410,6 +414,10 @@ impl SqliteEngine {
 impl Engine for SqliteEngine {
     fn is_embedded(&self) -> bool {
         true
+    }
+
+    fn set_reserve_open(&self, is_open: bool) {
+        self.is_reserve_open.store(is_open, Ordering::Relaxed);
     }
 
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {

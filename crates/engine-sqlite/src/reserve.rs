@@ -5,7 +5,9 @@
 //! and opening the database creates the log and its index. So the file `NAME.reserve` beside the database
 //! occupies some blocks. If the disk is full, the file is truncated for a transaction that adds nothing
 //! ([`meta::Effect::adds`]), and for opening the database. Until the file can be allocated again,
-//! transactions that add something fail, so that they cannot use up the space. The reserve is given up while
+//! transactions that add something fail, so that they cannot use up the space. Only the changes that a killed
+//! mount had answered may use it ([`Engine::set_reserve_open`](meta::Engine::set_reserve_open)), because the
+//! volume cannot be mounted, and nothing removed, before they are committed. The reserve is given up while
 //! the file is empty; this state is in the file and not in memory, because other processes open the database
 //! too.
 

@@ -118,6 +118,11 @@ pub trait Engine: Send + Sync + fmt::Debug {
     fn is_embedded(&self) -> bool {
         false
     }
+
+    /// Sets whether effects that add something ([`Effect::adds`](crate::Effect::adds)) may use the disk space
+    /// that an embedded engine reserves for the others. Only a replay sets this: changes that were answered
+    /// must not be lost, and the volume cannot be mounted before they are committed.
+    fn set_reserve_open(&self, _is_open: bool) {}
 }
 
 /// Implements the named methods of [`Engine`] by calling those of an inner engine. The path from `self` to
@@ -134,6 +139,9 @@ macro_rules! pass_on {
     (@remove $inner:tt) => { $crate::pass_on! { $inner @fn remove() -> () } };
     (@watch $inner:tt) => { $crate::pass_on! { $inner @fn watch() -> Option<Box<dyn $crate::Changes>> } };
     (@is_embedded ($($inner:tt)+)) => { fn is_embedded(&self) -> bool { self $($inner)+ .is_embedded() } };
+    (@set_reserve_open ($($inner:tt)+)) => {
+        fn set_reserve_open(&self, is_open: bool) { self $($inner)+ .set_reserve_open(is_open) }
+    };
     (($($inner:tt)+) @fn $method:ident($($argument:ident: $type:ty)?) -> $reply:ty) => {
         fn $method(&self $(, $argument: $type)?) -> Result<$reply, $crate::EngineError> {
             self $($inner)+ .$method($($argument)?)

@@ -187,7 +187,7 @@ impl<E: Engine> Faulty<E> {
 }
 
 impl<E: Engine> Engine for Faulty<E> {
-    meta::pass_on! { (.inner) open_snapshot wipe remove watch is_embedded }
+    meta::pass_on! { (.inner) open_snapshot wipe remove watch is_embedded set_reserve_open }
 
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.read_only(|| self.inner.read(keys))

@@ -56,13 +56,16 @@ struct Embedded {
     database: Arc<dyn Engine>,
     process: u128,
     is_broken: AtomicBool,
+    is_full: AtomicBool,
+    is_reserve_open: AtomicBool,
 }
 
 impl Embedded {
     fn open(database: Arc<dyn Engine>) -> Arc<Embedded> {
         static PROCESSES: AtomicU64 = AtomicU64::new(0);
         let process = u128::from(PROCESSES.fetch_add(1, Ordering::Relaxed));
-        Arc::new(Embedded { database, process, is_broken: AtomicBool::new(false) })
+        let [is_broken, is_full, is_reserve_open] = [(); 3].map(|()| AtomicBool::new(false));
+        Arc::new(Embedded { database, process, is_broken, is_full, is_reserve_open })
     }
 }
 
@@ -73,12 +76,20 @@ impl Engine for Embedded {
         if self.is_broken.load(Ordering::Relaxed) {
             return Err(EngineError::permanent("disk I/O error"));
         }
+        let adds = txns.iter().flat_map(|txn| &txn.effects).any(Effect::adds);
+        if adds && self.is_full.load(Ordering::Relaxed) && !self.is_reserve_open.load(Ordering::Relaxed) {
+            return Err(EngineError::permanent("the disk is full").with_errno(Errno::ENOSPC));
+        }
         let own = |txn: &Txn| Txn { op_id: OpId(txn.op_id.0 ^ self.process << 96), ..txn.clone() };
         self.database.commit(&txns.iter().map(own).collect::<Vec<_>>())
     }
 
     fn is_embedded(&self) -> bool {
         true
+    }
+
+    fn set_reserve_open(&self, is_open: bool) {
+        self.is_reserve_open.store(is_open, Ordering::Relaxed);
     }
 }
 
@@ -590,6 +601,21 @@ fn errors_of_the_disk_lose_no_answered_change_of_an_embedded_database() {
     next.is_broken.store(false, Ordering::Relaxed);
     assert!(replay().unwrap());
     assert!(stored(&engine, RecordKey::Inode(Ino(13))).is_some());
+}
+
+#[test]
+fn answered_changes_are_committed_on_a_full_disk() {
+    let (engine, journals) = (volume(), Memory::default());
+    let holder = client_with(Embedded::open(engine.clone()), Some(&journals));
+    let dir = make(&holder, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
+    make(&holder, dir.ino, "f", 11, MakeKind::Regular).unwrap();
+    drop(holder);
+    let next = Embedded::open(engine.clone());
+    next.is_full.store(true, Ordering::Relaxed);
+    let meta = client_with(next, Some(&journals));
+    assert!(stored(&engine, RecordKey::Inode(Ino(11))).is_some());
+    let error = make(&meta, Ino::ROOT, "more", 12, MakeKind::Regular).unwrap_err();
+    assert_eq!(Errno::from(error), Errno::ENOSPC, "only the replay uses the reserve");
 }
 
 /// Another client that does not have the volume exclusively holds nothing, and uses what is committed.

@@ -45,7 +45,7 @@ impl Announced {
 }
 
 impl Engine for Announced {
-    crate::pass_on! { (.inner) read scan open_snapshot sync remove watch is_embedded }
+    crate::pass_on! { (.inner) read scan open_snapshot sync remove watch is_embedded set_reserve_open }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         let guard = self.maintenance.guard();

@@ -77,7 +77,7 @@ impl<E: Engine> Batching<E> {
 }
 
 impl<E: Engine> Engine for Batching<E> {
-    crate::pass_on! { (.inner) read scan open_snapshot sync wipe remove watch is_embedded }
+    crate::pass_on! { (.inner) read scan open_snapshot sync wipe remove watch is_embedded set_reserve_open }
 
     fn commit(&self, txns: &[Txn]) -> Answer {
         let inos = changed(txns);

@@ -150,7 +150,7 @@ impl Sub for Counts {
 }
 
 impl<E: Engine> Engine for Counting<E> {
-    crate::pass_on! { (.inner) open_snapshot wipe remove watch is_embedded }
+    crate::pass_on! { (.inner) open_snapshot wipe remove watch is_embedded set_reserve_open }
 
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.reads.fetch_add(1, Ordering::Relaxed);

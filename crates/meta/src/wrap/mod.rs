@@ -15,5 +15,5 @@ use crate::engine::Engine;
 
 /// An `Arc` of an engine is an engine: a wrapper can own it while others use the same engine directly.
 impl<E: Engine + ?Sized> Engine for Arc<E> {
-    crate::pass_on! { (.as_ref()) read commit scan open_snapshot sync wipe remove watch is_embedded }
+    crate::pass_on! { (.as_ref()) read commit scan open_snapshot sync wipe remove watch is_embedded set_reserve_open }
 }

@@ -136,7 +136,7 @@ struct Kept<E, K> {
 }
 
 impl<E: Engine, K: Send + Sync + fmt::Debug> Engine for Kept<E, K> {
-    meta::pass_on! { (.engine) read commit scan open_snapshot sync wipe remove watch is_embedded }
+    meta::pass_on! { (.engine) read commit scan open_snapshot sync wipe remove watch is_embedded set_reserve_open }
 }
 
 #[cfg(test)]
