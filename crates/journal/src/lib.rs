@@ -34,9 +34,10 @@ use last::{Last, Queue};
 pub use file::Directory;
 pub use memory::Memory;
 
-/// The version of the format. Increment it with each change of the entries, of anything in a transaction, or
-/// of the marks by which a replay recognizes committed transactions.
+/// The version of the format. Increment it with each change of the entries or of anything in a transaction.
 pub const FORMAT: u32 = 3;
+/// The oldest version that can be read. It had no [`Entry::Last`].
+const OLDEST_FORMAT: u32 = 2;
 /// If nothing is queued, a journal of this size is cut back to its header.
 const RESTART_BYTES: u64 = 1 << 20;
 /// A journal of this size is rewritten: it then has only the transactions that are still queued.
@@ -45,6 +46,8 @@ const FRAME_BYTES: usize = 8;
 /// This much room stays reserved for notes about transactions that are in the journal already. A note about a
 /// group takes at most a few hundred bytes, and at most a thousand transactions are queued.
 const RESERVED_BYTES: u64 = 64 << 10;
+/// The least room for a replay: its notes about several groups.
+const LEAST_RESERVED_BYTES: u64 = 4 << 10;
 
 /// The first entry of a journal: the mount and the volume that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +78,8 @@ enum Entry<'a> {
     /// This many of the first transactions were committed, and are no longer in the queue.
     Committed(u32),
     /// The transactions that were committed last before this entry ([`Unfinished::last`]). Without this
-    /// entry, a journal that was cut back to its header would not say that.
+    /// entry, a journal that was cut back to its header would not say that. If there are none, they are not
+    /// known for the rest of the journal, because the queue has a transaction that the journal does not have.
     Last(Cow<'a, [OpId]>),
 }
 
@@ -216,10 +220,10 @@ impl Journal {
     /// It cannot be written.
     pub fn resume(mut storage: Box<dyn Storage>, found: &Unfinished) -> io::Result<Journal> {
         storage.truncate(found.len)?;
-        // Without this room, a note about a commit might not fit on a full disk, and then the journal would be
-        // emptied before its transactions are committed.
-        if !found.queue.is_empty() {
-            storage.reserve(RESERVED_BYTES)?;
+        // Without room, a note about a commit might not fit on a full disk, and then the journal would be
+        // emptied before its transactions are committed. Notes have used a part of the room that was reserved.
+        if !found.queue.is_empty() && storage.reserve(RESERVED_BYTES).is_err() {
+            storage.reserve(LEAST_RESERVED_BYTES)?;
         }
         let ids = found.queue.iter().map(|(txn, is_optional)| (txn.op_id, *is_optional)).collect();
         let queue = Queue { ids, sent: found.sent.clone(), last: Last(found.last.clone()) };
@@ -283,6 +287,7 @@ impl Journal {
     /// other transaction is added to the journal.
     pub fn skipped(&mut self) {
         self.has_gap = true;
+        let _ = self.append(&Entry::Last(Cow::Borrowed(&[])));
     }
 
     /// Whether the journal has every transaction that was added to it and is not committed.
@@ -349,8 +354,9 @@ impl Journal {
     fn rewrite<'a>(&mut self, left: impl Iterator<Item = (&'a Txn, bool)>, sent: &[u32]) {
         let mut bytes = self.header.clone();
         let mut texts = HashSet::new();
-        if !self.queue.last.0.is_empty() {
-            frame_of(&mut bytes, &Entry::Last(Cow::Borrowed(&self.queue.last.0)));
+        let last = if self.has_gap { &[][..] } else { &self.queue.last.0 };
+        if self.has_gap || !last.is_empty() {
+            frame_of(&mut bytes, &Entry::Last(Cow::Borrowed(last)));
         }
         for (txn, is_optional) in left {
             if !frame_of(&mut bytes, &Entry::Queued(without_texts(txn, &texts), is_optional)) {
@@ -505,7 +511,7 @@ pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
     // The format is the first field after the kind of the entry, so it can be read whatever other fields
     // follow.
     match first.get(1..).map(postcard::take_from_bytes::<u32>) {
-        Some(Ok((FORMAT, _))) => {}
+        Some(Ok((OLDEST_FORMAT..=FORMAT, _))) => {}
         Some(Ok((format, _))) => return Err(Unusable::OtherFormat(format)),
         _ => return Err(Unusable::Damaged),
     }
@@ -513,6 +519,7 @@ pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
     let (header, mut texts) = (Cow::into_owned(header), HashMap::new());
     let (queue, sent, last) = (VecDeque::new(), Vec::new(), Vec::new());
     let mut found = Unfinished { header, queue, sent, last, len: 0, is_damaged: false };
+    let mut has_gap = false;
     loop {
         let (entry, after) = match next(rest) {
             Next::Entry(entry, after) => (postcard::from_bytes(entry), after),
@@ -530,13 +537,19 @@ pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
             }
             Ok(Entry::Sent(merged)) => found.sent = Cow::into_owned(merged),
             Ok(Entry::Committed(count)) => found.commit(count),
-            Ok(Entry::Last(last)) => found.last = Cow::into_owned(last),
+            Ok(Entry::Last(last)) => {
+                has_gap |= last.is_empty();
+                found.last = Cow::into_owned(last);
+            }
             Ok(Entry::Begin(_)) | Err(_) => {
                 found.is_damaged = true;
                 break;
             }
         }
         rest = after;
+    }
+    if has_gap {
+        found.last.clear();
     }
     found.len = (bytes.len() - rest.len()) as u64;
     Ok(found)

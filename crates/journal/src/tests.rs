@@ -171,6 +171,10 @@ fn an_entry_that_is_cut_off_or_damaged_ends_a_journal() {
     assert_eq!(flipped(first - 1), Err(Unusable::Damaged));
     assert_eq!(flipped(FRAME_BYTES + 1), Err(Unusable::Damaged), "this is no other format");
     assert_eq!(read(&[0; 4096]), Err(Unusable::Damaged));
+    let before = Header { format: FORMAT - 1, ..header() };
+    let mut frame = Vec::new();
+    assert!(frame_of(&mut frame, &Entry::Begin(Cow::Borrowed(&before))));
+    assert_eq!(read(&frame).map(|found| found.header), Ok(before));
     let other = Header { format: FORMAT + 1, ..header() };
     let mut frame = Vec::new();
     assert!(frame_of(&mut frame, &Entry::Begin(Cow::Owned(other))));
@@ -284,8 +288,10 @@ fn a_journal_says_what_was_committed_last() {
     journal.committed(1, [].into_iter(), &[]);
     assert_eq!(last(), [id(5)]);
     // The database may have a later transaction, which the journal does not know.
-    assert!(journal.queued(&txn(6), false));
+    assert!(journal.queued(&txn(6), false) && journal.queued(&txn(7), false));
     journal.skipped();
+    journal.committed(1, [(&txn(7), false)].into_iter(), &[]);
+    assert_eq!(last(), []);
     journal.sent(&[1, 1]);
     journal.committed(2, [].into_iter(), &[]);
     assert_eq!(last(), []);
