@@ -129,17 +129,14 @@ pub(crate) fn run(args: &SummaryArgs) -> Result<(), CliError> {
     match (walk.recounted.into_inner(), walk.damaged.into_inner()) {
         (0, 0) => Ok(()),
         (more, 0) => {
-            output::note(format!(
-                "more than {MAX_LINKED} files have several names; {} counted as files",
-                counted(more, "more name was", "more names were")
-            ));
+            let more = counted(more, "more name was", "more names were");
+            output::note(format!("more than {MAX_LINKED} files have several names; {more} counted as files"));
             Ok(())
         }
-        (_, damaged) => Err(failed(CliError::new(format!(
-            "{} not counted",
-            counted(damaged, "entry is damaged and was", "entries are damaged and were")
-        )))
-        .advise("see limen fsck")),
+        (_, damaged) => {
+            let damaged = counted(damaged, "entry is damaged and was", "entries are damaged and were");
+            Err(failed(CliError::new(format!("{damaged} not counted"))).advise("see limen fsck"))
+        }
     }
 }
 

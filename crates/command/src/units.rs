@@ -109,7 +109,9 @@ mod tests {
         for (text, bytes) in good {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
-        for text in ["", "G", "-1", "1X", "1.2.3G", "1.123456.7G", "1.G", ".5G", "99999999999999999999", "20000000P"] {
+        for text in
+            ["", "G", "-1", "1X", "1.2.3G", "1.123456.7G", "1.G", ".5G", "99999999999999999999", "20000000P"]
+        {
             assert!(parse_size(text).is_err(), "{text}");
         }
     }

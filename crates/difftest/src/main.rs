@@ -171,7 +171,7 @@ fn report(options: &Options, number: u64, failure: &Failure) -> Result<(), Strin
         let pair = Pair::create(&options.tested, &options.reference)?;
         Ok(Episode::replay(pair, steps, interval).err())
     };
-    match shrink::shrink(&failure.steps, &fails)? {
+    match shrink::shrink(&failure.steps, fails)? {
         None => {
             println!(
                 "a replay of the same steps did not differ, so the difference depends on timing. All steps:"

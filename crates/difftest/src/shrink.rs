@@ -7,7 +7,7 @@
 /// The first one of `fails`: then it is unknown whether a list fails.
 pub(crate) fn shrink<T: Clone, D, E>(
     steps: &[T],
-    fails: &dyn Fn(&[T]) -> Result<Option<D>, E>,
+    fails: impl Fn(&[T]) -> Result<Option<D>, E>,
 ) -> Result<Option<(Vec<T>, D)>, E> {
     let Some(mut outcome) = fails(steps)? else { return Ok(None) };
     let mut steps = steps.to_vec();
@@ -42,17 +42,17 @@ mod tests {
         let fails = |steps: &[u32]| -> Result<_, ()> {
             Ok((steps.contains(&17) && steps.contains(&911)).then_some("both"))
         };
-        assert_eq!(shrink(&steps, &fails), Ok(Some((vec![17, 911], "both"))));
+        assert_eq!(shrink(&steps, fails), Ok(Some((vec![17, 911], "both"))));
     }
 
     #[test]
     fn passing_steps_are_not_shrunk() {
-        assert_eq!(shrink(&[1, 2, 3], &|_: &[i32]| Ok::<_, ()>(None::<()>)), Ok(None));
+        assert_eq!(shrink(&[1, 2, 3], |_: &[i32]| Ok::<_, ()>(None::<()>)), Ok(None));
     }
 
     #[test]
     fn failure_to_run_steps_is_an_error() {
         let fails = |steps: &[i32]| if steps.len() < 3 { Err("no space") } else { Ok(Some(())) };
-        assert_eq!(shrink(&[1, 2, 3], &fails), Err("no space"));
+        assert_eq!(shrink(&[1, 2, 3], fails), Err("no space"));
     }
 }
