@@ -56,7 +56,7 @@ impl Meta {
         // The directories from the root to the one that is being emptied, and others that are still to be
         // emptied.
         let mut dirs = vec![root];
-        let mut emptied: HashSet<Ino> = HashSet::new();
+        let (mut emptied, mut kept): (HashSet<Ino>, HashSet<Ino>) = Default::default();
         while let Some(&dir) = dirs.last() {
             if stop() {
                 return Ok(());
@@ -64,9 +64,11 @@ impl Meta {
             let scan =
                 Scan::Dir { parent: dir, after: None, limit: PRUNED_AT_ONCE, include: ScanInclude::Inodes };
             let (mut names, mut below): (Vec<Name>, Vec<Ino>) = (Vec::new(), Vec::new());
+            let mut has_damage = false;
             for (name, dirent, inode) in entries(self.scan(&scan)?.snapshot.records) {
                 // The damaged entry stays, and with it the directories above it, until a repair removes it.
-                if inode.is_some_and(|inode| is_elsewhere(&inode, dir)) {
+                if inode.is_some_and(|inode| is_elsewhere(&inode, dir)) || kept.contains(&dirent.ino) {
+                    has_damage = true;
                     continue;
                 }
                 if dirent.kind.is_dir() && !emptied.contains(&dirent.ino) {
@@ -77,7 +79,7 @@ impl Meta {
                 }
             }
             if names.is_empty() && below.is_empty() {
-                emptied.insert(dir);
+                if has_damage { &mut kept } else { &mut emptied }.insert(dir);
                 dirs.pop();
             }
             while !names.is_empty() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use client::{Emptying, Failure, Meta};
 use meta::{
-    Counter, Effect, Engine, EngineError, ErrorKind, MemEngine, Outcome, Page, Record, RecordKey, Scan,
-    Snapshot, Txn, Volume,
+    Counter, Effect, Engine, EngineError, ErrorKind, Inode, MemEngine, Outcome, Page, Record, RecordKey,
+    Scan, Snapshot, Txn, Volume,
 };
 use ops::{
     Authority, BeginClone, CloneEntries, CloneEntry, CloneSource, Make, MakeKind, MakeOrphan, MakeTrash, Op,
@@ -343,7 +343,16 @@ fn an_unfinished_copy_is_removed_without_a_directory_that_is_elsewhere() {
     let copy = s.unfinished_copy(1);
     let live = s.mkdir(Ino::ROOT, "live");
     let file = s.create(live, "f");
-    s.damage(vec![dirent(copy.ino, "live", live), dirent(copy.ino, "self", copy.ino)]);
+    let below = s.next_ino();
+    let mode = Mode::new(0o755);
+    let inode = Inode { parent: copy.ino, ..Inode::new(below, FileType::Directory, mode, Time::now()) };
+    s.damage(vec![
+        dirent(copy.ino, "live", live),
+        dirent(copy.ino, "self", copy.ino),
+        Effect::PutInode(inode),
+        dirent(copy.ino, "below", below),
+        dirent(below, "live", live),
+    ]);
     let asked = AtomicUsize::new(0);
     let stop = || asked.fetch_add(1, Ordering::Relaxed) > 100;
     let done = s.meta.reap(std::slice::from_ref(&copy), &stop);
