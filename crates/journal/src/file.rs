@@ -18,7 +18,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::Errno;
 use types::SessionId;
 
-use crate::{Abandoned, Journals, Storage};
+use crate::{Abandoned, Journals, RESERVED_BYTES, Storage};
 
 /// A directory of journals. It must belong to this user, and no other user may write to it, because a journal
 /// is committed without further checks.
@@ -128,7 +128,7 @@ impl Journals for Directory {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
         self.require_own()?;
         let path = self.path.join(name(volume, session)?);
-        let file = create_locked(&path, &[], None)?;
+        let file = create_locked(&path, &[], 0, None)?;
         let (is_of_database, stuck) = (self.database.is_some(), Arc::clone(&self.stuck));
         Ok(Box::new(Journal { path, file, stuck, is_of_database, is_abandoned: false, len: 0, reserved: 0 }))
     }
@@ -190,8 +190,8 @@ fn draft(path: &Path) -> PathBuf {
 /// Creates the file `path` with these bytes. An existing file is replaced only if it is `own`, a journal that
 /// this process has locked. The new file is locked before it gets its name, so no other process takes it for
 /// an abandoned journal. Only the process that has locked the draft renames it, so no file appears at `path`
-/// between the check and the rename.
-fn create_locked(path: &Path, bytes: &[u8], own: Option<&File>) -> io::Result<File> {
+/// between the check and the rename. `room` bytes are reserved after the others.
+fn create_locked(path: &Path, bytes: &[u8], room: u64, own: Option<&File>) -> io::Result<File> {
     let draft = draft(path);
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -203,6 +203,7 @@ fn create_locked(path: &Path, bytes: &[u8], own: Option<&File>) -> io::Result<Fi
     }
     let written = file
         .set_len(0)
+        .and_then(|()| if room > 0 { allocate(&file, 0, bytes.len() as u64 + room) } else { Ok(()) })
         .and_then(|()| file.write_all_at(bytes, 0))
         .and_then(|()| match own.map(|own| is_at(own, path)).transpose()? {
             Some(true) => Ok(()),
@@ -213,6 +214,14 @@ fn create_locked(path: &Path, bytes: &[u8], own: Option<&File>) -> io::Result<Fi
         let _ = fs::remove_file(&draft);
     }
     written.map(|()| file)
+}
+
+/// Reserves room on the disk. It is no error if the file system cannot do this; an append may then fail.
+fn allocate(file: &File, from: u64, bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::KEEP_SIZE, from, bytes) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Whether this path names this file.
@@ -276,17 +285,12 @@ impl Storage for Journal {
         if needed <= self.reserved {
             return Ok(());
         }
-        // The process that has ended may have reserved the bytes, but not a whole step.
+        // On a full disk, the room that the ended process reserved may suffice, but not for a whole step.
         let step = if self.is_abandoned { 1 } else { RESERVE_STEP_BYTES };
         let room = bytes.next_multiple_of(step);
-        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, room) {
-            // It is no error if the file system cannot reserve room. An append may then fail.
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                self.reserved = self.len + room;
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
-        }
+        allocate(&self.file, self.len, room)?;
+        self.reserved = self.len + room;
+        Ok(())
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -314,8 +318,9 @@ impl Storage for Journal {
     }
 
     fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file = create_locked(&self.path, bytes, Some(&self.file))?;
-        (self.len, self.reserved) = (bytes.len() as u64, bytes.len() as u64);
+        self.file = create_locked(&self.path, bytes, RESERVED_BYTES, Some(&self.file))?;
+        self.len = bytes.len() as u64;
+        self.reserved = self.len + RESERVED_BYTES;
         Ok(())
     }
 
@@ -344,7 +349,8 @@ impl Storage for Journal {
             path.push(if number == 1 { format!(".{suffix}") } else { format!(".{suffix}.{number}") });
             PathBuf::from(path)
         };
-        // Only the process that has locked the journal renames it, so no file appears there before the rename.
+        // Only the process that has locked the journal renames it, so no file appears at `free` before the
+        // rename.
         let mut paths = (1..=u32::MAX).map(numbered);
         let free = paths.find(|path| path.symlink_metadata().is_err()).unwrap_or_else(|| numbered(1));
         fs::rename(&self.path, &free).inspect_err(|_| self.note_stuck())?;

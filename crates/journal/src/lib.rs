@@ -5,8 +5,8 @@
 //! transactions under the session of the process that has ended (`client/src/replay.rs`).
 //!
 //! A journal is a sequence of frames: the length and the CRC-32C of an entry, each as 4 bytes in
-//! little-endian order, then the entry, in the format of `postcard`. The entries tell how the queue of a
-//! mount has changed. A transaction whose entry is cut off was never answered.
+//! little-endian order, then the entry, in the format of `postcard`. The entries tell how the queue of these
+//! transactions has changed. A transaction whose entry is cut off was never answered.
 //!
 //! The text of an ACL may have several kilobytes, and many new files inherit the same ACL. So a journal has
 //! each text only once.
@@ -43,8 +43,9 @@ const RESTART_BYTES: u64 = 1 << 20;
 /// A journal of this size is rewritten: it then has only the transactions that are still queued.
 const REWRITE_BYTES: u64 = 32 << 20;
 const FRAME_BYTES: usize = 8;
-/// This much room stays reserved for notes about transactions that are in the journal already. A note about a
-/// group takes at most a few hundred bytes, and at most a thousand transactions are queued.
+/// [`Journal::queued`] reserves this much room behind each transaction, for notes about transactions that are
+/// in the journal already. A note about one request takes at most a few hundred bytes, and at most a thousand
+/// answered transactions are queued.
 const RESERVED_BYTES: u64 = 64 << 10;
 /// The least room for a replay: its notes about several groups.
 const LEAST_RESERVED_BYTES: u64 = 4 << 10;
@@ -70,7 +71,7 @@ pub struct Header {
 #[derive(Debug, Serialize, Deserialize)]
 enum Entry<'a> {
     Begin(Cow<'a, Header>),
-    /// A transaction was added, and is going to be answered. The flag says whether its guards may fail. An
+    /// A transaction was added. It is going to be answered, unless the flag says that its guards may fail. An
     /// ACL without a text has the text of the earlier entry with the same id.
     Queued(Cow<'a, Txn>, bool),
     /// The first transactions are going to be sent. Each number is how many of them are merged into one.
@@ -194,7 +195,8 @@ pub struct Unfinished {
 /// Why a journal cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// The process ended before it had answered anything.
+    /// It has no complete header: its process ended before it had answered anything, or [`remove`] could only
+    /// empty it.
     Empty,
     /// The header is damaged. A process that is killed does not leave such a header.
     Damaged,
@@ -221,7 +223,8 @@ impl Journal {
     pub fn resume(mut storage: Box<dyn Storage>, found: &Unfinished) -> io::Result<Journal> {
         storage.truncate(found.len)?;
         // Without room, a note about a commit might not fit on a full disk, and then the journal would be
-        // emptied before its transactions are committed. Notes have used a part of the room that was reserved.
+        // emptied before its transactions are committed. Earlier notes have used a part of the room that the
+        // ended process reserved, so a full disk may have only the rest.
         if !found.queue.is_empty() && storage.reserve(RESERVED_BYTES).is_err() {
             storage.reserve(LEAST_RESERVED_BYTES)?;
         }
@@ -313,16 +316,15 @@ impl Journal {
         sent: &[u32],
     ) {
         self.queue.commit(count, sent);
-        if left.len() == 0 && (self.has_gap || self.len >= RESTART_BYTES) {
-            let last = std::mem::take(&mut self.queue.last);
-            self.has_gap = !self.discard();
-            self.has_lost = false;
-            self.note_last(last);
-            return;
-        }
+        let is_empty = left.len() == 0;
         let count = u32::try_from(count).unwrap_or(u32::MAX);
-        if !self.append(&Entry::Committed(count)) {
-            let _ = self.discard();
+        if is_empty && (self.has_gap || self.len >= RESTART_BYTES) || !self.append(&Entry::Committed(count)) {
+            let last = std::mem::take(&mut self.queue.last);
+            let is_usable = self.discard();
+            if is_empty {
+                (self.has_gap, self.has_lost) = (!is_usable, false);
+                self.note_last(last);
+            }
         } else if self.len >= REWRITE_BYTES && !self.has_gap {
             self.rewrite(left, sent);
         }
@@ -338,7 +340,8 @@ impl Journal {
         set_aside(self.storage, suffix, why);
     }
 
-    /// Begins the entries of a journal that was cut back. If this fails, a replay checks nothing by the ids.
+    /// Notes in a journal that was cut back which transactions were committed last. If this fails, a replay
+    /// does not check whether the database has them.
     fn note_last(&mut self, last: Last) {
         self.frame.clear();
         if !last.0.is_empty()
@@ -375,8 +378,8 @@ impl Journal {
         }
     }
 
-    /// Removes all transactions from the journal, because it no longer agrees with the queue. Until the queue
-    /// is empty, nothing is added. Returns whether the journal can be used after that.
+    /// Removes all transactions from the journal, because it no longer agrees with the queue. None is added
+    /// until a commit has emptied the queue. Returns whether the journal can be used after that.
     fn discard(&mut self) -> bool {
         (self.has_gap, self.has_lost) = (true, true);
         self.texts.clear();
@@ -501,7 +504,7 @@ fn next(bytes: &[u8]) -> Next<'_> {
 /// Reads a journal whose process has ended.
 ///
 /// # Errors
-/// [`Unusable`].
+/// The header cannot be read; [`Unusable`] says why.
 pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
     let (first, mut rest) = match next(bytes) {
         Next::Entry(first, rest) => (first, rest),
