@@ -36,8 +36,9 @@ pub const FORMAT: u32 = 2 << 16 | vfs::HAND_OVER_FORMAT;
 const REQUESTS_END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a hand-over waits for queued notifications to be written, before the workers pause.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
-/// The same while the mount is paused, and how often it is paused if the kernel does not take them.
+/// The same while the workers are paused.
 const PAUSED_NOTIFY_TIMEOUT: Duration = Duration::from_millis(500);
+/// How often the workers are paused if the kernel does not take the notifications in that time.
 const PAUSE_ATTEMPTS: u32 = 4;
 /// How long the next process waits for the stream of other clients' changes. Then it serves without the
 /// stream.
@@ -242,6 +243,9 @@ impl Drop for Paused<'_> {
 #[derive(Debug)]
 pub struct TakenOver {
     server: Server,
+    /// The requests that wait for locks. No reply to them exists before this process serves, because a reply
+    /// that is dropped sends EIO.
+    waiters: WaiterState,
     mount: (PathBuf, (u32, u32)),
     has_stream: bool,
     options: Options,
@@ -287,10 +291,10 @@ impl TakenOver {
             ));
         }
         server.dispatch.next_handle.store(next_handle, Ordering::Relaxed);
-        server.dispatch.waiters.restore(waiters, server.control())?;
+        Waiters::check(&waiters, server.control())?;
         let has_stream = vfs.is_exclusive() || vfs.caches.wait_stream(STREAM_TIMEOUT);
         let options = Options { channel: Channel::Device, ..options.clone() };
-        Ok(TakenOver { server, mount: (mountpoint, dev), has_stream, options })
+        Ok(TakenOver { server, waiters, mount: (mountpoint, dev), has_stream, options })
     }
 
     /// Serves: the other process has promised not to continue.
@@ -298,7 +302,7 @@ impl TakenOver {
     /// # Errors
     /// [`Error::System`] if a thread cannot be started.
     pub fn serve(self) -> Result<Mounted, Error> {
-        let TakenOver { server, mount: (mountpoint, dev), has_stream, options } = self;
+        let TakenOver { server, waiters, mount: (mountpoint, dev), has_stream, options } = self;
         let vfs = Arc::clone(&server.dispatch.vfs);
         let placement = match server.dispatch.direct {
             true => RootPlacement::Direct,
@@ -306,6 +310,7 @@ impl TakenOver {
         };
         vfs.continue_session()
             .map_err(|source| Error::System { what: "start a thread of the session".into(), source })?;
+        server.dispatch.waiters.restore(waiters, server.control());
         let serving = server.start(&options)?;
         if !has_stream {
             // The kernel may have cached records that other clients have changed meanwhile.

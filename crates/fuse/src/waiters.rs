@@ -82,6 +82,13 @@ struct WaitingState {
     requested: LockRequest,
 }
 
+impl WaitingState {
+    fn unanswered(&self) -> Unanswered {
+        let WaitingState { device, unique, opcode, .. } = *self;
+        Unanswered { device, unique, opcode }
+    }
+}
+
 impl State {
     /// Counts one more request of a user, unless a limit is reached.
     fn admit(&mut self, uid: u32) -> bool {
@@ -184,30 +191,29 @@ impl Waiters {
         Some(WaiterState { waiting, interrupted: state.interrupted.iter().map(|unique| unique.0).collect() })
     }
 
-    /// Takes over the requests and the interrupts that another process has described, before the thread is
-    /// started.
+    /// Checks that this process can answer the requests that another process has described.
     ///
     /// # Errors
-    /// A request has no device. It could never be answered, so the other process must continue.
-    pub(crate) fn restore(&self, described: WaiterState, control: &WorkerControl) -> Result<(), String> {
-        // No reply is created before all can be. If a reply is dropped, it sends EIO, although the other
-        // process may still answer the request.
-        let unanswered = |waiting: &WaitingState| {
-            let WaitingState { device, unique, opcode, .. } = *waiting;
-            Unanswered { device, unique, opcode }
-        };
-        if !described.waiting.iter().all(|waiting| control.can_reply_to(unanswered(waiting))) {
-            return Err("a request that waits for a lock is from a device that was not handed over".into());
+    /// The device or ring entry of a request was not handed over. The request could never be answered, so the
+    /// other process must continue.
+    pub(crate) fn check(described: &WaiterState, control: &WorkerControl) -> Result<(), String> {
+        match described.waiting.iter().all(|waiting| control.can_reply_to(waiting.unanswered())) {
+            true => Ok(()),
+            false => Err("a request that waits for a lock is from a device that was not handed over".into()),
         }
+    }
+
+    /// Takes over the requests and the interrupts that another process has described, before the thread is
+    /// started. The other process must not answer them any more: a reply that is dropped sends EIO.
+    pub(crate) fn restore(&self, described: WaiterState, control: &WorkerControl) {
         let mut state = self.lock();
         state.interrupted.extend(described.interrupted.into_iter().map(Unique));
         for described in described.waiting {
-            let Some(reply) = control.reply_to(unanswered(&described)) else { continue };
+            let Some(reply) = control.reply_to(described.unanswered()) else { continue };
             let WaitingState { uid, ino, requested, .. } = described;
             *state.by_user.entry(uid).or_default() += 1;
             state.waiting.push_back(Waiting { reply, uid, ino, requested });
         }
-        Ok(())
     }
 
     /// Ends the thread; all waiting requests fail with EINTR.
@@ -294,8 +300,8 @@ impl Waiters {
         self.lock()
     }
 
-    /// Fails a request that waits no longer. The thread removes the record of the wait afterwards. If the
-    /// owner requests another lock earlier, the record is removed before that request is sent.
+    /// Fails a request that waits no longer. The thread removes the record of the wait from the database
+    /// afterwards, or the VFS does before the owner requests another lock.
     fn end_wait(&self, vfs: &Vfs, Waiting { reply, requested, .. }: Waiting, errno: Errno) {
         vfs.locks.stop_waiting(requested);
         reply.error(errno);
@@ -330,9 +336,7 @@ mod tests {
         let requested = LockRequest { kind, owner: 1, exclusive: true, start: 0, end: 9, pid: 1 };
         let lost = WaitingState { device: Some(0), unique: 2, opcode: 33, uid: 3, ino: Ino(4), requested };
         let described = WaiterState { waiting: vec![lost], interrupted: Vec::new() };
-        let waiters = Waiters::default();
-        waiters.restore(described, &WorkerControl::default()).unwrap_err();
-        assert!(waiters.lock().waiting.is_empty());
+        Waiters::check(&described, &WorkerControl::default()).unwrap_err();
     }
 
     #[test]
