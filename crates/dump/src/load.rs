@@ -78,7 +78,8 @@ impl CheckedDump {
 ///
 /// # Errors
 /// [`DumpError::NotEmpty`], [`DumpError::OtherDump`] and [`DumpError::Discarded`] change nothing. After any
-/// other error the load can be repeated.
+/// other error the load can be repeated, unless `dump` was not the dump that was checked: then what was stored
+/// must be discarded.
 pub fn load(
     engine: &dyn Engine,
     checked: &CheckedDump,
@@ -112,6 +113,8 @@ pub fn load(
         progress(dump.tail().inodes);
     }
     if id(&dump) != checked.id {
+        // A part of what was stored is perhaps wrong, so no load may continue there.
+        load.commit_one(Vec::new(), DISCARDED.to_owned())?;
         return Err(replaced(&dump));
     }
     // A store in memory has no marker, because each mount creates its own.

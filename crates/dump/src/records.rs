@@ -203,7 +203,7 @@ impl InodeContents {
         for inode in inodes {
             if inode.xattr_blocks > 0 {
                 keys.push(RecordKey::Xattrs(inode.ino));
-                bytes += inode.blocks() * meta::Usage::BLOCK_BYTES;
+                bytes += u64::from(inode.xattr_blocks) * meta::Usage::BLOCK_BYTES;
             }
             match inode.kind {
                 FileType::Symlink => keys.push(RecordKey::Symlink(inode.ino)),
