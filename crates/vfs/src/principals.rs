@@ -190,6 +190,10 @@ impl AccountFile {
 fn read_text(path: &str) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == MAX_BYTES {
+        // The number in a line that is cut off would be another one.
+        bytes.truncate(bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0));
+    }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
