@@ -12,8 +12,8 @@
 //! because most batches change the same directories. The last term that was found open is kept too, because
 //! all changes of a mount are guarded by its term. The usage is then counted only in memory, because its row
 //! would add one page to each commit. Meanwhile the row is marked as inexact, and another handle that needs
-//! the usage counts the inodes. `Engine::sync`, which a mount calls once a second and at its end, stores the
-//! exact usage.
+//! the usage counts the inodes. `Engine::sync` stores the exact usage. A mount calls it about a second after
+//! a change, and at its end.
 
 use std::sync::Arc;
 
@@ -350,7 +350,9 @@ impl<'c, 't> Batch<'c, 't> {
                 }
             }
             Effect::AddUsage { inodes, blocks } => {
-                // Apply the earlier changes of the usage first, because this effect clamps the usage at 0.
+                // Apply the earlier changes of the usage first, because this effect clamps the usage at 0. A new
+                // inode must be in its table before its changes are written.
+                self.write_additions()?;
                 self.flush()?;
                 if self.is_exclusive {
                     let Usage { inodes: all, blocks: full } = self.usage()?;
