@@ -221,7 +221,7 @@ impl Recorded {
         }
         let more = rows.len().saturating_sub(args.rows);
         if more > 0 {
-            text.push_str(&format!("and {} more; --rows shows more\n", counted(more, "row", "rows")));
+            text.push_str(&format!("and {}; --rows shows more\n", counted(more, "more row", "more rows")));
         }
         if self.left_out > 0 {
             text.push_str(&format!(
