@@ -1,10 +1,11 @@
 //! Permission checks that do not depend on ACL entries: ownership, the sticky bit and capabilities, each with
 //! its reason.
 //!
-//! Operations, squashing, filtered listings and `limen access` all decide by these functions and by the
-//! `check` of [`posix`](crate::posix) and [`nfs4`](crate::nfs4), so they cannot disagree. Reports for people
-//! also need the ACL entry that decided: [`posix::explain`](crate::posix::explain) and
-//! [`nfs4::explain`](crate::nfs4::explain) find it.
+//! Operations, squashing, filtered listings and `limen access` all decide by these functions, by
+//! [`posix::check`](crate::posix::check), and by the decisions and capabilities of [`nfs4`](crate::nfs4)
+//! ([`overrides`](crate::nfs4::overrides)), so they cannot disagree. Reports for people also need the ACL
+//! entry that decided: [`posix::explain`](crate::posix::explain) and [`nfs4::explain`](crate::nfs4::explain)
+//! find it.
 
 use types::{Caps, Errno, Mode};
 

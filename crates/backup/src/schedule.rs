@@ -22,7 +22,8 @@ use crate::{create, remove_old};
 
 /// How often to check the settings, and whether the mount is ending.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How long to wait after an error.
+/// After an error, the time from the beginning of the failed attempt to the next one, unless the failed
+/// attempt took longer.
 const RETRY_EVERY: Duration = Duration::from_secs(300);
 /// The longest time between two queries for the last backup, which another mount may have made.
 const ASK_EVERY: Duration = Duration::from_secs(3600);

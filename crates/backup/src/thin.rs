@@ -22,7 +22,7 @@ const NEWEST: usize = 24;
 /// of each period is kept.
 const SPANS: [(u64, u64); 3] = [(DAY, HOUR), (MONTH, DAY), (YEAR, MONTH)];
 
-/// After this time, a backup that is not complete is not being written any more.
+/// At this age, in nanoseconds, a backup that is not complete is not being written any more.
 pub(crate) const ABANDONED: u64 = DAY;
 
 /// Removes the backups that are not kept after the complete backup `made`, and returns how many.

@@ -10,8 +10,8 @@ use types::Time;
 
 use crate::manifest::Manifest;
 
-/// Writes a dump of the present moment to the store, which encrypts the parts like the volume's blocks. It
-/// takes the memory of a few parts, and sends one request at a time. `check_owner` fails if the store does
+/// Writes a dump of the present moment to the store, which encrypts the parts like the volume's blocks. The
+/// call holds a few parts in memory, and sends one request at a time. `check_owner` fails if the store does
 /// not belong to this database any more; it is called before the first part, and before the backup is
 /// completed. `progress` is called with the number of inodes; its error ends the backup.
 ///

@@ -1,10 +1,11 @@
 //! `limen bench abe PATH`: the cost of access-based enumeration, and its dependence on the caller's number of
 //! groups.
 //!
-//! The six trees are those of a report about large groups on ZFS and SMB (illumos 14735). A user can read a
-//! thousand entries of each tree; the others are hidden if the mount has access-based enumeration. Listings
-//! with 4 and with 400 groups alternate. The group that grants access is the last group of both lists. Root
-//! creates the trees, because only root can take another user's ids.
+//! The six trees are those of a report about large groups on ZFS and SMB (illumos 14735). In each tree, a
+//! user can read a thousand directories with their files, or all directories and a thousand files in them.
+//! The other entries are hidden if the mount has access-based enumeration. Listings with 4 and with 400
+//! groups alternate. The group that grants access is the last group of both lists. Root creates the trees,
+//! because only root can take another user's ids.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
@@ -126,7 +127,7 @@ impl Case {
     /// Whether the user can read the directory with this number.
     fn opens_directory(self, directory: usize) -> bool {
         match self.open {
-            // Spread over the whole listing, as in real trees.
+            // They are spread over the whole listing, as in real trees.
             Open::Directories(count) => is_among(directory, self.directories, count),
             Open::FilesOf(_) | Open::FilesInEach(_) => true,
         }
@@ -446,7 +447,8 @@ fn forget_names() -> Result<(), CliError> {
     fs::write(path, "2").at(path)
 }
 
-/// The cost of a hidden entry in nanoseconds, if a tree without hidden entries was measured too.
+/// The cost of a hidden entry in nanoseconds, if the tree `1000`, which has no hidden entries, was measured
+/// too, and both trees show the same number of entries.
 fn hidden_ns(result: &Measured, results: &[Measured]) -> Option<f64> {
     let plain = results.iter().find(|plain| plain.case.name == CASES[0].name)?;
     let few = |result: &Measured| Some((result.warm[0].0.last()?.shown, result.warm[0].millis().median));

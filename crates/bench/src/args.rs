@@ -46,8 +46,8 @@ enum Comparison {
     Abe(abe::Options),
 }
 
-/// Runs the benchmark and prints its results. `volume_of` finds the objects of the volume, with which the big
-/// file is compared.
+/// Runs the benchmark and prints its results. `volume_of` reads the settings of the mount's volume. They name
+/// the directory of its objects, beside which the big file is also written.
 ///
 /// # Errors
 /// The file system or the mount in memory fails; the user interrupted the command.

@@ -58,8 +58,8 @@ struct Pass {
     mount_cpu: Duration,
 }
 
-/// Runs all rounds, and compares with a file in the directory `store`; if that is `None`, in the directory of
-/// the objects of the mount's volume.
+/// Runs all rounds, and compares with a file in the directory `store`; if that is `None`, in the directory
+/// that [`parent_of`] returns for the bucket of the mount's volume.
 ///
 /// # Errors
 /// The file system fails, or the user interrupted the command.
@@ -157,8 +157,8 @@ fn pass(
     fs::remove_file(&path).map_err(fail)
 }
 
-/// The directories of the objects, if `scratch` is on a limenfs mount and its volume stores them in a directory that
-/// exists on this machine; otherwise none.
+/// The directories of the objects, if `scratch` is on a limenfs mount and its volume stores them in
+/// directories that exist on this machine; otherwise none.
 fn buckets(scratch: &Scratch, volume_of: VolumeOf<'_>) -> Result<Vec<PathBuf>, CliError> {
     let Some(entry) = scratch.probe.entry() else { return Ok(Vec::new()) };
     let Some(volume) = volume_of(&entry.url)? else { return Ok(Vec::new()) };

@@ -1,4 +1,4 @@
-//! Figures as text.
+//! Figures as text and in JSON.
 
 /// Formats a figure with about three significant digits.
 pub(crate) fn figure(value: f64) -> String {

@@ -15,7 +15,7 @@ use rustix::io::{Errno, Result};
 
 /// Files in a directory.
 const GROUP: usize = 100;
-/// Operations that take about a microsecond are repeated this often, so that they can be measured.
+/// `stat` and `ls` are repeated this often, because one pass is too short to be measured.
 const FAST_PASSES: usize = 10;
 
 const ATTRIBUTE: &str = "user.limen-bench";
@@ -114,12 +114,13 @@ impl Share {
         Ok(Share { root, files, names: FileNames { files: names("file")?, renamed: names("renamed")? } })
     }
 
-    /// The directory of the hard links. While it exists, each file has two names.
+    /// The directory of the hard links. From [`Op::Hardlink`] until its removal, each file has two names.
     pub(crate) fn links(&self) -> PathBuf {
         self.root.join("links")
     }
 
-    /// Runs the operation on all files. Returns how often it ran.
+    /// Runs the operation on all files. Returns the number of operations; for [`Op::ListLong`], each name is
+    /// one.
     ///
     /// # Errors
     /// Errors of the file system; EINTR if `stop` returns true.

@@ -22,8 +22,8 @@ const CLEANERS: usize = 8;
 /// A mount collects the garbage of removed files every three seconds. If the mount makes almost no requests
 /// to its engine for longer than that, it has finished.
 const SETTLED_AFTER: Duration = Duration::from_secs(4);
-/// Round trips of an idle mount in [`SETTLED_AFTER`]: a heartbeat, and queries of housekeeping that find
-/// nothing.
+/// The maximum number of round trips of an idle mount in [`SETTLED_AFTER`]: a heartbeat, and queries of
+/// housekeeping that find nothing.
 const IDLE_ROUND_TRIPS: u64 = 4;
 /// The maximum time to wait for the mount to be idle. Other programs may use the mount all the time.
 const MAX_SETTLE: Duration = Duration::from_secs(120);

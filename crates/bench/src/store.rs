@@ -48,7 +48,7 @@ const PREFIX: &str = "objbench/";
 struct Phase {
     name: &'static str,
     load: Load,
-    /// The bytes of one request.
+    /// The bytes of one request; 0 if the request transfers no object.
     bytes: u64,
 }
 

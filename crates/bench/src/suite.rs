@@ -32,7 +32,7 @@ pub(crate) struct Sample {
     pub(crate) mount: Option<Statistics>,
 }
 
-/// Runs a round in `dir`. Operations that the file system does not support are left out.
+/// Runs a round in `dir`. Operations that fail with EOPNOTSUPP are left out.
 ///
 /// # Errors
 /// An operation failed, or the user interrupted the command.
@@ -69,7 +69,7 @@ pub(crate) fn round(
     Ok(samples)
 }
 
-/// Runs an operation with all threads; `None` if the file system does not support it.
+/// Runs an operation with all threads; `None` if it fails with EOPNOTSUPP.
 fn phase(
     op: Op,
     shares: &[Share],

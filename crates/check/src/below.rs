@@ -1,5 +1,5 @@
-//! Checks the inodes and names below a path. Names elsewhere are not known, so a link count is reported as
-//! wrong only if it is less than the number of names below the path.
+//! Checks the inodes and names below a path. Names elsewhere are not known, so the link count of a file is
+//! reported as wrong only if it is less than the number of its names below the path.
 
 use std::collections::BTreeMap;
 

@@ -2,8 +2,8 @@
 //!
 //! All reads are in pages through an [`Engine`](meta::Engine), and a bounded number of records is held:
 //! inodes and slices are processed in windows of [`WINDOW`], and the records that refer to them are walked
-//! once per window. So the memory does not depend on the size of the volume, and a volume of up to a million
-//! inodes is walked once.
+//! once per window. So the memory does not depend on the number of files, and one window suffices for up to a
+//! million inodes or slices.
 //!
 //! Concurrent changes can look like damage: on a mounted volume, a problem is real only if several checks
 //! find it.
@@ -40,8 +40,8 @@ use crate::totals::{Run, Totals};
 /// records and how many have been checked so far.
 ///
 /// Below a path, a problem is reported only if the records there prove it. So inodes without a name, the
-/// usage and the quotas are not checked. A link count or share count may be higher than the number of names
-/// or rows there, because others may be elsewhere.
+/// usage and the quotas are not checked. The link count of a file or the share count of a slice may be higher
+/// than the names or rows there account for, because other names or rows may be elsewhere.
 ///
 /// # Errors
 /// Those of the database; problems that were reported before remain valid.

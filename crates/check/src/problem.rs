@@ -16,7 +16,7 @@ pub enum Problem {
     EntryWithoutInode { dir: Ino, name: Name, ino: Ino },
     #[error("the entry says {}, but inode {ino} is a {}", type_name(.stored), type_name(.actual))]
     EntryKind { dir: Ino, name: Name, ino: Ino, stored: FileType, actual: FileType },
-    /// A directory has more than one name, or the root has a name.
+    /// A directory has more than one name, or the root or the trash has a name.
     #[error("directory {ino} has another name already")]
     SecondName { dir: Ino, name: Name, ino: Ino },
     /// The recorded parent of a directory is not the directory with its name.
@@ -74,10 +74,11 @@ pub enum Problem {
         inodes_and_blocks(.stored.inodes, .stored.blocks), inodes_and_blocks(.actual.inodes, .actual.blocks)
     )]
     Usage { stored: Usage, actual: Usage },
-    /// The inodes and blocks that a quota counts; `None` if it does not exist, although inodes count in it.
+    /// A quota counts wrong numbers of inodes and blocks. `stored` is `None` if the quota does not exist,
+    /// although inodes count in it.
     #[error("{} {}, but it has {}", Whose(.key), Stored(.stored), inodes_and_blocks(.actual.0, .actual.1))]
     Quota { key: QuotaKey, stored: Option<(i64, i64)>, actual: (i64, i64) },
-    /// The next number to be given out is already in use.
+    /// The counter will give out a number that is already in use.
     #[error("the counter {} is {stored}, but {last} is in use", .counter.name())]
     Counter { counter: Counter, stored: u64, last: u64 },
 }

@@ -334,7 +334,7 @@ impl Live {
     }
 }
 
-/// A file with the usage of each inode, in the order of their numbers.
+/// A file with the usage of each inode that counts in a quota, in the order of inode numbers.
 struct Spool {
     file: File,
     /// The number of inodes.

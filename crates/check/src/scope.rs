@@ -248,8 +248,8 @@ impl Known {
                 None => Standing::Unsure,
             });
         }
-        // The entry is a second name if the recorded parent also has a name for the directory, or if the walk
-        // has reached the directory already.
+        // The entry is a second name if it names the root or the trash, if the recorded parent also has a
+        // name for the directory, or if the walk has reached the directory already.
         let is_placed = *parent == dir;
         let is_second = is_top(*ino)
             || !is_placed && name_in(engine, *parent, *ino)?.is_some()

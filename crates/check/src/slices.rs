@@ -150,7 +150,7 @@ fn chunks_in<E: From<EngineError>>(
     }
 }
 
-/// Also gets the function that reports problems.
+/// Called for each row: its file, chunk and position in the chunk, and the function that reports problems.
 type EachRow<'a> = &'a mut dyn FnMut(Ino, ChunkIndex, usize, &Slice, &mut dyn FnMut(Problem));
 
 fn gather(

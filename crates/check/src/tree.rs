@@ -16,8 +16,8 @@ use super::{Problem, walk};
 /// The largest number of checked ACLs that are remembered.
 const ACLS: usize = 1 << 16;
 
-/// The largest number of strays that a window keeps: entries that name a directory, but are not in its
-/// recorded parent. Others are only counted; the check after a repair finds them.
+/// The largest number of [`Strays`] that a window keeps. Others are only counted; the check after a repair
+/// finds them.
 const STRAYS: usize = 10_000;
 
 /// The stored values of an inode, and the names counted for it.
@@ -42,7 +42,7 @@ struct Window {
     seen: Vec<Seen>,
 }
 
-/// Entries that name a directory, but are not in its recorded parent.
+/// Entries that name a directory, except the first such entry in its recorded parent.
 #[derive(Debug, Default)]
 struct Strays {
     kept: Vec<(Ino, Name, Ino)>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use meta::{Dirent, Engine, EngineError, Garbage, Inode, Page, Record, RecordKey, Scan, ScanInclude};
 use types::{ChunkIndex, FileType, Ino, Name, SessionId, Slice, SliceId};
 
-/// The number of rows in a page.
+/// The number of records in a page.
 pub(super) const PAGE: usize = 1024;
 
 /// The number of threads that read the rows of files if the engine needs a round trip for each read.

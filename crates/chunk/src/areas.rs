@@ -84,7 +84,8 @@ impl Area {
     }
 }
 
-/// Locks all areas below `place` that no other process holds. If it finds none, creates one.
+/// Locks all areas below `place` that no other process holds. If there is no such area, creates one. The
+/// numbers of the areas have no gaps.
 pub(crate) fn take_areas(place: &Path) -> io::Result<Vec<Area>> {
     create_private(place)?;
     let mut areas = Vec::new();

@@ -28,8 +28,8 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// report times.
     fn modified(&self, key: &str) -> Result<Option<SystemTime>, StoreError>;
 
-    /// The bytes that the disk of the store has free for this process; `None` if the store has no such bound,
-    /// or does not report it.
+    /// The bytes that the disk of the store has free for unprivileged processes; `None` if the store has no
+    /// such bound, or does not report it.
     fn free_bytes(&self) -> Option<u64> {
         None
     }
@@ -68,7 +68,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Removes the directory `prefix`, if it is empty. A store without directories does nothing.
+    /// Removes the directory `prefix`, if it is empty. A store that is not a local directory does nothing.
     fn remove_directory(&self, _prefix: &str) -> Result<(), StoreError> {
         Ok(())
     }

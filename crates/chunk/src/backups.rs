@@ -7,9 +7,9 @@
 //!
 //! The number is the time at which the backup began, in nanoseconds since 1970. The header of a part names
 //! the backup and the part, so a reader notices if another part was put in its place. It also notices a block
-//! in place of a part, because the number of a backup has a bit that no slice number has. The parts of an
-//! encrypted volume are encrypted as its blocks are. The manifest, a JSON object, is not encrypted: it holds
-//! what is needed to decrypt the parts if the database is lost.
+//! in place of a part, because the header has the number with a bit that no slice number has. The parts of an
+//! encrypted volume are encrypted as its blocks are. The manifest, a JSON object, is not encrypted: together
+//! with the volume's secret, it is enough to decrypt the parts if the database is lost.
 
 use std::collections::HashSet;
 
@@ -31,7 +31,8 @@ pub const BACKUP_PART_BYTES: u32 = types::BLOCK_BYTES;
 /// At most this many bytes of a manifest are read.
 const MAX_MANIFEST_BYTES: usize = 64 << 10;
 
-/// Set in the numbers of backups, but not in those of slices, which databases store as signed numbers.
+/// Set in the number of a backup in the headers of its parts, but not in [`BackupId`]. No slice number has
+/// this bit, because databases store slice numbers as signed numbers.
 const BACKUP_BIT: u64 = 1 << 63;
 
 /// A backup in the store: the time at which it began, in nanoseconds since 1970.

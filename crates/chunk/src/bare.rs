@@ -14,7 +14,7 @@ use crate::services::{self, StorageConfig};
 #[derive(Debug)]
 pub struct BareStore {
     backend: Box<dyn Backend>,
-    /// The backend's requests run on it.
+    /// Kept until the store is dropped, because the backend runs its requests on this runtime.
     _runtime: Runtime,
 }
 

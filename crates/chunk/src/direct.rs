@@ -7,7 +7,7 @@ use crate::backend::{Backend, Bucket, StoreError, buckets_of};
 use crate::error::store_error;
 use crate::parallel::on_each;
 
-/// The key of the marker. It is never compressed or encrypted, and it is not a block.
+/// The key of the marker. The marker is never compressed or encrypted, and is not a block.
 pub const MARKER: &str = "limen-volume";
 
 /// At most this many bytes of a marker are read. A marker is one line of text.

@@ -28,7 +28,8 @@ pub enum ChunkError {
     /// A request to the store failed or timed out.
     #[error("cannot {action} {key}: {message}")]
     Store { action: &'static str, key: String, errno: Errno, message: String },
-    /// The storage settings are invalid, or this build does not have the kind of store.
+    /// The storage settings are invalid, this build does not have the kind of store, or a thread cannot be
+    /// started.
     #[error("{0}")]
     Config(String),
     /// A key or passphrase is not available, or is of the wrong kind. The message never contains any part of

@@ -25,7 +25,8 @@ pub(crate) struct Extent {
     /// set, the extent changes only by a truncation. `restage` and `not_committed` clear it.
     pub(crate) staged: bool,
     id: Option<SliceId>,
-    /// The blocks given to uploads, in order; all are full, except the last one of a sealed extent.
+    /// The blocks given to uploads, in order. All are full while the tail is open; later, the last one may be
+    /// short.
     uploads: Vec<Arc<Upload>>,
     tail: Tail,
     /// The grant for the tail, which covers its capacity, not only its length.

@@ -1,7 +1,7 @@
 //! A store that injects faults, for tests.
 //!
-//! [`Faulty`] is a wrapper around a store, so no other code knows about it. The faults are drawn from a seed:
-//! the same calls in the same order fail in the same way.
+//! [`Faulty`] is a wrapper around a store, so the store itself has no code for faults. The faults are drawn
+//! from a seed: the same calls in the same order fail in the same way.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};

@@ -42,8 +42,8 @@ pub enum BlockFault {
     /// The page that begins at this offset in bytes matches its checksum, but fails authentication: it was
     /// not encrypted for this position with the volume's key.
     Authentication(u32),
-    /// There is no memory to decompress it. The object itself may be intact, so [`crate::ChunkError::Corrupt`]
-    /// never has this fault.
+    /// There is no memory to decompress the object. It may be intact, so [`crate::ChunkError::Corrupt`] never
+    /// has this fault.
     NoMemory,
 }
 

@@ -11,7 +11,7 @@
 //! reserved     u16, 0
 //! salt         16 bytes, random; zeros without a cipher
 //! pages        for each 64 KiB page of the data: u32 its stored length, with the top bit set if the page is
-//!              not compressed; u32 CRC-32C of its stored bytes
+//!              not compressed; u32 CRC-32C of its stored bytes; both include the tag
 //! sum          u32 CRC-32C of all that comes before
 //! data         the stored pages, one after the other, each followed by its tag of 16 bytes if encrypted
 //! ```
@@ -23,12 +23,13 @@
 //! from the block's length, but does not know the object's length. So one request reads the header on every
 //! kind of store, without a query for the size.
 //!
-//! Each block is encrypted under its own key: the BLAKE3 hash, keyed with the volume's key, of the first 44
-//! bytes, which include the salt. So no two blocks share a key, and neither do two encryptions of the same
-//! block. The nonce is the page's number and cannot repeat. The 44 bytes, the page's number and whether the
-//! page is compressed are authenticated with each page: a reader notices if pages or objects were exchanged,
-//! or a cipher or length was altered. An older object of the same slice and block would pass unnoticed; but
-//! slices are written once, so the only such object comes from a retried upload with the same bytes.
+//! Each block is encrypted under its own key: the BLAKE3 hash, keyed with the volume's key, of the text
+//! `limenfs block key 1` and the first 44 bytes, which include the salt. So no two blocks share a key,
+//! and neither do two encryptions of the same block. The nonce is the page's number and cannot repeat
+//! under a key. The 44 bytes, the page's number and whether the page is compressed are authenticated with
+//! each page: a reader notices if pages or objects were exchanged, or a cipher or length was altered. An
+//! older object of the same slice and block would pass unnoticed; but slices are written once, so the
+//! only such object comes from a retried upload with the same bytes.
 
 use aes_gcm::Aes256Gcm;
 use aes_gcm::aead::inout::InOutBuf;

@@ -94,7 +94,7 @@ impl Inner {
             let generation = self.blocks.generation();
             let data = self.verified_pages(name, pages.clone())?;
             for (page, bytes) in pages.clone().zip(data.chunks(PAGE_BYTES as usize)) {
-                // Store a copy, because a part would keep all of `data` in memory.
+                // Cache a copy, because a part would keep all of `data` in memory.
                 let (key, charge) = (page_key(name, page), bytes.len() as u64);
                 self.blocks.insert_loaded(key, Bytes::copy_from_slice(bytes), charge, generation);
             }

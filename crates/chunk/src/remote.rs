@@ -78,7 +78,7 @@ impl Backend for Remote {
         }
     }
 
-    /// Reads a stream, so that an object of any length uses at most `at_most` bytes of memory, without a
+    /// Reads a stream, so that the memory is bounded even if the object is longer than `at_most`, without a
     /// request for its length.
     fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, StoreError> {
         self.runtime.block_on(async {
@@ -141,7 +141,8 @@ fn from_opendal(error: opendal::Error) -> StoreError {
         return StoreError::NotFound;
     }
     if error.is_persistent() || error.is_temporary() {
-        // A temporary error; all retries are used up.
+        // All retries are used up, or the error is not temporary: opendal's retry layer marks every error
+        // that it returns as persistent. So the search below serves only stores without that layer.
         return StoreError::Other(Errno::ETIMEDOUT, plain(&error));
     }
     let mut cause = error.source();

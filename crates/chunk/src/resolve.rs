@@ -18,7 +18,7 @@ pub struct Piece<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PieceSource<'a> {
     Zeros,
-    /// Exactly the piece's bytes. Shorter than the piece only if the row is damaged.
+    /// The piece's bytes; fewer than `len` only if the row is damaged.
     Inline(&'a [u8]),
     /// The bytes from `offset` on of slice `id`, which holds `size` bytes. `is_shared` is true if the row has
     /// only a small part of the slice: then the bytes that follow in the slice are probably elsewhere in the
@@ -96,7 +96,7 @@ fn piece(row: &Slice, pos: u32, len: u32) -> Piece<'_> {
     Piece { pos, len, source }
 }
 
-/// Merges adjacent pieces that one request can read: zeros, and consecutive bytes of one slice.
+/// Merges adjacent pieces that can be read as one: zeros, and consecutive bytes of one slice.
 fn merge(pieces: Vec<Piece<'_>>) -> Vec<Piece<'_>> {
     let mut merged: Vec<Piece<'_>> = Vec::with_capacity(pieces.len());
     for piece in pieces {

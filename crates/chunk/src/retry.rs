@@ -5,11 +5,11 @@ use std::time::Duration;
 use opendal::Operator;
 use opendal::layers::{RetryLayer, TimeoutLayer};
 
-/// The timeout of one request without data.
+/// The timeout of a query for an object's length and time, and of a rename.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The timeout of one step of a request with data: sending a block, or waiting for the next part of one. A
-/// block is 4 MiB, so a link of 1 Mbit/s is fast enough.
+/// The timeout of one step of any other request: sending a block, waiting for the next part of one, deleting
+/// an object, or reading a part of a list. A block is 4 MiB, so a link of 1 Mbit/s is fast enough.
 const DATA_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often a request is retried after a temporary failure: no reply, or a status such as 429, 500, 502, 503

@@ -2,9 +2,9 @@
 //!
 //! A [`Secret`] is what the user keeps: 32 random bytes, or a passphrase. A volume's key is derived from the
 //! secret and from the random salt in the volume's settings, so that two volumes with one secret share no
-//! key. The derivation from a key is keyed BLAKE3 of the salt; from a passphrase, it is Argon2id (RFC 9106).
-//! The settings also contain a check value computed from the volume's key alone, which detects a wrong secret
-//! before any block is read.
+//! key. From 32 random bytes, it is derived by keyed BLAKE3 of a constant text and the salt; from a
+//! passphrase, by Argon2id (RFC 9106). The settings also contain a check value computed from the volume's key
+//! alone, which detects a wrong secret before any block is read.
 //!
 //! Keys are wiped from memory when they are dropped, and never printed.
 
@@ -33,8 +33,8 @@ const KEY_FILE_BYTES: u64 = 1024;
 /// The length of a salt, and of a check value, in bytes.
 const SALT_BYTES: usize = 16;
 
-/// The cost of deriving a key from a passphrase: the second recommended option of RFC 9106 section 4, but on
-/// one thread. It takes a third of a second.
+/// The cost of deriving a key from a passphrase: the second recommended option of RFC 9106 section 4, but
+/// with one lane instead of four. It takes a third of a second.
 const ARGON2_MEMORY_KIB: u32 = 64 << 10;
 const ARGON2_PASSES: u32 = 3;
 

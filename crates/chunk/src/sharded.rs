@@ -48,7 +48,8 @@ impl Sharded {
     }
 }
 
-/// Runs requests to several buckets on several threads. Their duration counts as one wait of this thread.
+/// Calls `requests`, which may send requests from several threads. Its duration counts as one wait of this
+/// thread.
 fn wait<T>(call: &'static str, requests: impl FnOnce() -> T) -> T {
     wait_on(WaitTarget::Store(call), || {
         let began = Instant::now();

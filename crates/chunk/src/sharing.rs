@@ -1,8 +1,9 @@
 //! Small ranges of data share a slice.
 //!
 //! Each object costs a request, and on a local directory a sync. So the small extents of one flush, and the
-//! small runs of one compaction, are stored as one block, and each row names its part of it. Such a slice has
-//! one block only: it cannot be removed before its last row is gone, so a larger one would be kept longer.
+//! small ranges that one compaction rewrites, share slices, and each row names its part of a slice. A shared
+//! slice has one block only: it cannot be removed before its last row is gone, so a larger one would be kept
+//! longer.
 //!
 //! The parts are in the order of the file: a reader of the file then reads the block from the front to the
 //! back, and adjacent ranges can be read as one.

@@ -1,10 +1,10 @@
 //! Write-back: blocks are staged on a local disk before they are uploaded to the store.
 //!
-//! [`Staging`] is a wrapper around a store. `put` writes an object below `staging/` of the cache directory,
-//! and the object counts as stored; it survives a power failure under the same conditions as an object of a
-//! `file` store. Separate threads (`uploader.rs`) upload it, and the local file is removed only after the
-//! store has the object durably. If the local disk has no room, the object goes to the store at once, as
-//! without write-back.
+//! [`Staging`] is a wrapper around a store. `put` writes the object of a block below `staging/` of the cache
+//! directory, and the object counts as stored; it survives a power failure under the same conditions as an
+//! object of a `file` store. Separate threads (`uploader.rs`) upload it, and the local file is removed only
+//! after the store has the object durably. If the local disk has no room, the object goes to the store at
+//! once, as without write-back. So does an object that is not a block.
 //!
 //! ```text
 //! <cache_dir>/<volume>/staging/<n>/lock        held by the process that stages here
@@ -17,7 +17,7 @@
 //! processes, and in other configured directories, it only lists, reads and deletes objects.
 //!
 //! Nothing is uploaded until the caller has checked the store. If the store did not answer the check, each
-//! request to the store runs the check first, until the check succeeds.
+//! request to the store except a sync runs the check first, until the check succeeds.
 //!
 //! Lock order: the lock of the queue in `uploader.rs` is taken last. While it is held, no disk and no store
 //! is accessed.

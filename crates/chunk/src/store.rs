@@ -296,11 +296,12 @@ impl BlockStore {
         outcome
     }
 
-    /// Makes the slices survive a power failure, as fsync(2) and, on a shared volume, close(2) promise. Call
-    /// it before the rows are made durable. A store that acknowledges only durable writes does nothing. A
-    /// local directory syncs each object of a slice written since the last call, and its directories, or the
-    /// whole file system if there are many objects. The first call for any other slice also syncs the whole
-    /// file system, because an earlier process may have written the slice; later such calls cost nothing.
+    /// Makes the slices survive a power failure. Call it before the rows that name them are made durable: at
+    /// fsync(2) or, on a shared volume, before the commit, because other clients can make the rows durable at
+    /// any time. A store that acknowledges only durable writes does nothing. A local directory syncs each
+    /// object of a slice written since the last call, and its directories, or the whole file system if there
+    /// are many objects. The first call for any other slice also syncs the whole file system, because an
+    /// earlier process may have written the slice; later such calls cost nothing.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if the store cannot sync. The slices then stay listed as not durable, and the
@@ -356,8 +357,8 @@ impl BlockStore {
     }
 
     /// Starts to upload staged blocks. The caller must have checked that the store belongs to the volume. If
-    /// the store did not answer, the caller passes `check` instead: each request to the store then runs it
-    /// first, and fails with its error, until it succeeds once.
+    /// the store did not answer, the caller passes `check` instead: each request to the store except a sync
+    /// then runs the check first, and fails with its error, until it succeeds once.
     ///
     /// # Errors
     /// [`ChunkError::Config`] if the upload threads cannot be started.

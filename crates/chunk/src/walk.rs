@@ -1,4 +1,4 @@
-//! Lists everything that a store holds: for fsck, and to remove a volume.
+//! Lists the blocks of a store, for fsck; removes its blocks and backups, to remove a volume.
 //!
 //! Keys have two levels of directories, so a walk holds only the names in the directories of one path in
 //! memory, not the whole listing (see `block.rs` for their sizes).

@@ -29,7 +29,8 @@ pub struct Activity {
     pub listing_bytes: u64,
     /// Directories that this client holds (SEMANTICS.md, "Asynchronous metadata").
     pub held_directories: u64,
-    /// Changes in held directories that were answered and are not yet committed.
+    /// Transactions that are queued and not yet committed: answered changes in held directories, and changes
+    /// that give directories back.
     pub queued_changes: u64,
 }
 

@@ -22,7 +22,8 @@
 //! [`Cache::clear`] is for the case that invalidations may have been missed: it also bars the reads that
 //! began earlier.
 //!
-//! Lock order: one shard at a time. No code outside this file that can block is called under its lock.
+//! Lock order: a thread locks one shard at a time. Under this lock, it calls no code outside this file that
+//! can block.
 
 mod key;
 mod slots;

@@ -24,9 +24,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const CANCELED: Errno = Errno::EINTR;
 
 impl Meta {
-    /// Sets the retry timeout: how long a failed request is retried before the operation fails with EIO. A
-    /// client that is not registered stops retrying an operation in doubt earlier, when the engine may have
-    /// dropped the operation's id.
+    /// Sets the retry timeout: how long a failed request is retried before the operation fails. An operation
+    /// in doubt that no term guards is not retried once the engine may have dropped its id, even if the
+    /// timeout is longer.
     pub fn set_retry_timeout(&self, retry_timeout: Duration) {
         self.retry_timeout_millis.store(millis(retry_timeout), Ordering::Release);
     }
@@ -72,9 +72,9 @@ impl Meta {
     /// session.
     ///
     /// # Errors
-    /// Those of the database; the operation may then still happen. If its session was removed, the operation
-    /// can no longer happen. That is no error: `in_doubt` becomes `None`, and the result is `None` even if
-    /// the operation has happened.
+    /// Those of the database; the operation may then still happen. It is no error if the session of the
+    /// operation was removed, or if the engine may have dropped the id ([`Meta::is_forgotten`]): `in_doubt`
+    /// becomes `None`, and the result is `None` even if the operation has happened.
     pub fn cancel(&self, in_doubt: &mut Option<InDoubtTxn>) -> Result<Option<Vec<Ino>>, Failure> {
         in_doubt.take_if(|in_doubt| self.is_forgotten(in_doubt));
         let Some(canceled) = in_doubt else { return Ok(None) };

@@ -15,10 +15,10 @@
 //!   operation has no answer: see `terms.rs`. So the operation is retried for the whole retry timeout, and a
 //!   caller that keeps the [`InDoubtTxn`] can retry it at any later time. After the loss of the session, none
 //!   of the session's operations can commit any more.
-//! - Some operations are guarded by no term: those of tools, and the beginning of a session. The engine drops
-//!   their ids after some minutes, and a later retry would apply them twice. So they are not retried later
-//!   than [`REPEAT_FOR`] after the first attempt, even if the retry timeout is longer: the operation then
-//!   fails with EIO.
+//! - Some operations are guarded by no term: those of tools, those of a client that has the volume
+//!   exclusively, and the beginning of a session. The engine drops their ids after some time, and a later
+//!   retry would apply them twice. So they are not retried later than [`REPEAT_FOR`] after the first attempt,
+//!   even if the retry timeout is longer: the operation then fails with EIO.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub struct InDoubtTxn {
     /// The last transaction that was sent under this id.
     pub(crate) txn: Txn,
     pub(crate) ticket: Ticket,
-    /// When the first attempt under this id was sent.
+    /// When the first attempt whose result is not known was sent.
     pub(crate) since: BootInstant,
     /// The number of the plan of `txn`. The first one, which has no mark, is 0.
     pub(crate) plan: u32,
@@ -102,7 +102,8 @@ impl Plan {
 
 /// For how long after the first attempt an operation in doubt that no term guards is retried. Redis keeps the
 /// operation's id for 120 s (or for a million results, if they come faster), MySQL, etcd and TiKV for 180 s,
-/// PostgreSQL for 300 s. The last request that is sent needs some of that time to arrive.
+/// PostgreSQL for 300 s. The last request needs some of that time to arrive. The embedded engine keeps the
+/// last 16,384 ids.
 pub(crate) const REPEAT_FOR: Duration = Duration::from_secs(90);
 
 /// Whether the answer to a transaction may be about an earlier plan under the same id. An engine returns the

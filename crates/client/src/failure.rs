@@ -9,7 +9,7 @@ pub enum Failure {
     /// The operation fails by its rules, with this errno.
     #[error(transparent)]
     Operation(#[from] Errno),
-    /// The database failed, and the retries failed too.
+    /// The database failed, also in the retries if there were any, or the operation was given up.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// The operation did not happen, because the session under which it was planned was removed, usually by

@@ -13,7 +13,7 @@ use crate::ticket::Ticket;
 pub(crate) const MAX_GROUP: usize = 256;
 pub(crate) const MAX_GROUP_BYTES: usize = 1 << 20;
 
-/// A transaction that was answered and is to be committed.
+/// A transaction that is to be committed. It was answered, unless it is optional.
 #[derive(Clone, Debug)]
 pub(crate) struct Queued {
     pub(crate) txn: Txn,

@@ -32,7 +32,8 @@
 //! others use the records that are committed. The engine forgets the results of transactions when its process
 //! ends, so each transaction of the queue also leaves a mark in the database ([`Sent::mark`]).
 //!
-//! Lock order: `sending`, then `state`. No lock but `sending` is held during a request.
+//! Lock order: `sending`, then `state`. No lock but `sending` is held during a request, except by a replay,
+//! whose client no other thread has.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -51,7 +52,8 @@ use crate::failure::Failure;
 use crate::group::{Merged, Queued, Sent, counts};
 use crate::ticket::Ticket;
 
-/// The maximum number of transactions that wait to be committed; further callers wait.
+/// If this many transactions are queued, callers with further changes wait. Transactions that give
+/// directories back are queued without a limit.
 pub(crate) const MAX_QUEUED: usize = 1000;
 /// How many texts of ACLs are kept.
 pub(crate) const MAX_ACL_TEXTS: usize = 64;
@@ -128,7 +130,7 @@ pub(crate) struct State {
     pub(crate) queue: VecDeque<Queued>,
     /// The journal, from which the queued transactions are committed if this process is killed.
     pub(crate) journal: Option<Journal>,
-    /// How many transactions were ever queued, and how many of them are committed.
+    /// How many transactions were ever queued, and how many of them are committed or lost.
     pub(crate) queued: u64,
     pub(crate) committed: u64,
     /// The mark of the transaction that was marked last ([`Sent::mark`]).
@@ -215,8 +217,8 @@ impl Entered<'_> {
 
 impl State {
     /// Whether another client may be waiting for the commit of the queue, because it has recalled a held
-    /// directory or one of `stale_holds`. A directory that was never created stays in `stale_holds`, and
-    /// nobody waits for it.
+    /// directory or one of `stale_holds`. A recall of the latter queues an optional transaction.
+    /// `stale_holds` itself is not checked, because it also keeps directories that were never created.
     pub(crate) fn is_awaited(&self) -> bool {
         self.must_give_back || self.queue.iter().any(|queued| queued.is_optional)
     }
@@ -429,7 +431,7 @@ impl State {
         snapshot
     }
 
-    /// Records that another client has recalled a directory. Returns how long this client is to hold no new
+    /// Notes that another client has recalled a directory. Returns how long this client is to hold no new
     /// directory.
     pub(crate) fn suspend_holding(&mut self) -> Duration {
         let now = Instant::now();

@@ -437,7 +437,7 @@ impl Meta {
         }
     }
 
-    /// How often this client has given up its held directories.
+    /// How often this client has dropped its held records.
     pub(crate) fn held_drops(&self) -> u64 {
         self.held.drops.load(Ordering::Acquire)
     }

@@ -116,8 +116,8 @@ fn add(effects: &mut Vec<Effect>, effect: &Effect) -> Option<()> {
                 matches!(other, Effect::PutDirent { ino: named, .. } | Effect::PutOrphan { ino: named, .. }
                     | Effect::DropOrphan { ino: named, .. } if named == ino)
             };
-            // A removed inode needs no times and no link count. The entries of a directory are removed in the
-            // same transaction.
+            // A removed inode needs no times and no link count. The same transaction may remove the entries
+            // of a directory before the directory.
             effects.retain(|other| {
                 let is_field = matches!(other, Effect::SetTimes { .. } | Effect::AddLinks { .. });
                 !(is_field && concerns(other, *ino))

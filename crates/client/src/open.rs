@@ -10,7 +10,7 @@ use crate::driver::{BY_KERNEL, Meta};
 use crate::failure::Failure;
 
 impl Meta {
-    /// Opens a volume for reading and for work that needs no session.
+    /// Opens a volume. The client is not registered before [`Meta::begin_session`].
     ///
     /// # Errors
     /// Those of [`Volume::load`].
@@ -22,8 +22,8 @@ impl Meta {
         Ok(Meta::new(engine, volume, SessionId(id), cache_records))
     }
 
-    /// Reads the settings again, in one read, and uses them from now on if they changed. Returns whether they
-    /// changed.
+    /// Reads the settings again, in one read, and uses them from now on if they changed. Returns whether new
+    /// settings are in force.
     ///
     /// # Errors
     /// Those of the database; EIO if the settings are damaged or belong to another volume. The current
@@ -70,7 +70,7 @@ impl Meta {
         Ok(followed)
     }
 
-    /// Removes a session's record.
+    /// Removes a session's record. If it is this client's session, also removes the journal.
     ///
     /// # Errors
     /// Those of the database.

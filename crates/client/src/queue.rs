@@ -248,7 +248,7 @@ impl Meta {
         self.held.note(&state);
     }
 
-    /// Makes this client give everything back soon, because it is not notified of recalls any more.
+    /// Makes this client give everything back soon, for example because it may have missed recalls.
     pub fn give_back_soon(&self) {
         if self.held.is_idle() {
             return;
@@ -335,8 +335,8 @@ impl Meta {
         }
     }
 
-    /// If the disk of an embedded database is nearly full, gives everything back, and holds nothing for a
-    /// while. So no change is answered that cannot be committed.
+    /// If the disk of an embedded database is nearly full, makes this client give everything back soon and
+    /// hold nothing for a while. So no change is answered that cannot be committed.
     pub(crate) fn look_for_room(&self) {
         if self.held.has_room.get().is_none_or(|has_room| has_room()) {
             return;

@@ -80,7 +80,7 @@ struct Frame {
 }
 
 impl Meta {
-    /// All quotas, in order.
+    /// All quotas, in the order of their keys.
     ///
     /// # Errors
     /// Those of the database.
@@ -119,7 +119,7 @@ impl Meta {
     /// call completes it.
     ///
     /// # Errors
-    /// [`QuotaError`]; ENOENT if `dir` does not exist; ENOTDIR; ELOOP and EBUSY as [`BeginQuota`].
+    /// [`QuotaError`]; those of [`BeginQuota`] except EAGAIN.
     pub fn set_directory_quota(
         &self,
         dir: Ino,

@@ -13,7 +13,8 @@ use crate::driver::Meta;
 use crate::failure::Failure;
 
 impl Meta {
-    /// Reads the uncached directories above `dir`, at most `most` of them. Returns how many were read.
+    /// Reads the uncached directories from `dir` up to the root, at most `most` of them. Returns how many
+    /// were read.
     pub(crate) fn read_ancestors(
         &self,
         dir: Ino,

@@ -67,8 +67,8 @@ impl Meta {
                 journal::remove(storage);
                 return Ok(false);
             }
-            // Nothing of it can be committed: it cannot be read, or its session was removed. But it may be the
-            // only copy of changes that the mount had answered.
+            // Nothing of it can be committed: it cannot be read, or its session was removed. But it may be
+            // the only copy of changes that the mount had answered.
             Err(Unusable::Damaged) => {
                 let why = "it is damaged, so changes that the mount had answered may be lost";
                 journal::set_aside(storage, "damaged", why);
@@ -130,9 +130,9 @@ impl Meta {
         Ok(true)
     }
 
-    /// Removes a journal whose changes are lost. The session of an embedded database is not removed before
-    /// all changes in its journal are committed, so the journal may belong to another copy of the database,
-    /// and is kept.
+    /// Ends a journal of which `changes` answered changes are lost: removes it, but keeps that of an embedded
+    /// database under another name. There a session is not removed before all changes in its journal are
+    /// committed, so the journal may belong to another copy of the database.
     fn end_lost(&self, journal: Journal, changes: usize) {
         match self.is_embedded() && changes > 0 {
             true => journal.set_aside("lost", "its changes do not fit this database"),

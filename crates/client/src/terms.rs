@@ -9,8 +9,8 @@
 //! can be retried under its id for as long as its caller likes. Meanwhile the results of its term remain
 //! stored, but later terms can end. So the number of unanswered operations bounds the stored results.
 //!
-//! An operation that is given up in doubt counts as answered: it is not retried any more, and after the end
-//! of its term it can no longer commit.
+//! An operation in doubt counts as answered when its caller gives it up and drops its [`InDoubtTxn`]: it is
+//! not retried any more, and after the end of its term it can no longer commit.
 //!
 //! Operations of a client that is not registered belong to no term ([`Term::NONE`]). A client that has the
 //! volume exclusively guards none of its changes and begins no further term, because the database's own lock

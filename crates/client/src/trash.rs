@@ -41,11 +41,12 @@ pub struct Emptying<'a> {
     pub before: TrashHour,
     /// If set, deletes only in the directory with this name in the root of the trash. The name is a uid.
     pub user: Option<Name>,
-    /// The maximum number of entries to try to delete. Entries that stay because they are open do not count.
+    /// After tries to delete this many entries, the call ends. It first completes the page of entries that it
+    /// has read, so there may be more. Entries that stay because they are open do not count.
     pub most: u64,
     /// Returns whether an inode must stay because it is open.
     pub keeps: &'a dyn Fn(Ino) -> bool,
-    /// Called before each commit. If it returns true, the call ends.
+    /// Called between commits. If it returns true, the call ends.
     pub stop: &'a dyn Fn() -> bool,
     /// Called after each commit, with the directory and the names that were deleted.
     pub deleted: &'a dyn Fn(Ino, &[Name]),
@@ -102,8 +103,8 @@ impl Meta {
         }
     }
 
-    /// The hours in the trash before `before`, the oldest first; at most the `max` oldest. An entry whose name is
-    /// not an hour, or an hour in the future, belongs to the hour of its ctime.
+    /// The hours in the trash before `before`, the oldest first; at most the `max` oldest. An entry whose
+    /// name is not an hour, or an hour in the future, belongs to the hour of its ctime.
     ///
     /// # Errors
     /// Those of the database.

@@ -315,10 +315,10 @@ fn look_up(mut stream: &UnixStream, reader: &mut impl BufRead, path: &Path, devi
     }
 }
 
-/// The name of a path, and the directory that it is in.
+/// The parent directory of a path, and the name in it.
 ///
 /// # Errors
-/// The path does not end in a name.
+/// The path does not end in a name, or the name is too long.
 pub fn split(path: &Path) -> Result<(&Path, Name), CliError> {
     let wrong = || {
         CliError::usage("the path does not end in a name")

@@ -32,7 +32,7 @@ pub enum FileRequest {
     Compact,
     /// Returns how much of the file is cached.
     Cached,
-    /// Removes the file from the caches.
+    /// Removes the file from the caches, and returns how much of it was cached.
     Evict,
 }
 

@@ -62,7 +62,7 @@ impl Request {
     }
 
     fn parse(head: &[u8]) -> Result<Request, Refusal> {
-        // A header that no caller reads may hold any bytes (RFC 9110 section 5.5).
+        // The value of a header may contain bytes that are not UTF-8 (RFC 9110 section 5.5, obs-text).
         let head = String::from_utf8_lossy(head);
         let head = head.split("\r\n\r\n").next().unwrap_or_default();
         let mut lines = head.split("\r\n");

@@ -36,7 +36,8 @@ pub fn lasting_directory(name: &str) -> Option<PathBuf> {
 }
 
 /// The absolute path of a mount point, without symbolic links. The file system that is mounted there may be
-/// dead. So only the parent directory is resolved, and an error of statx(2) on the mount point is ignored.
+/// dead. So the path itself is resolved only if it is a symbolic link, and otherwise only its parent
+/// directory is; an error of statx(2) on the mount point is ignored.
 ///
 /// # Errors
 /// The path is empty, or there is no current directory.
@@ -55,8 +56,9 @@ pub fn mountpoint(path: &Path) -> Result<PathBuf, CliError> {
     Ok(path)
 }
 
-/// The text of a file that belongs to this user or to root; `None` for any other file. The content of another
-/// user's file is not trusted: it could make root wait for any process, or open any file.
+/// The text of a file that belongs to this user or to root; `None` for any other file, and if it cannot be
+/// read. The content of another user's file is not trusted: it could make root wait for any process, or open
+/// any file.
 pub fn read_trusted(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;
     let own = rustix::process::geteuid().as_raw();

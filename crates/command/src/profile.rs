@@ -16,13 +16,13 @@ use vfs::Vfs;
 /// The time between two lines.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The maximum length of a line. Clients accept longer ones.
+/// The maximum length of a line up to the end of its rows. Clients accept longer lines.
 const MAX_LINE_BYTES: usize = 3 << 20;
 
 /// The maximum number of names that are kept for the next line.
 const MAX_NAMES: usize = 20_000;
 
-/// The maximum number of directories on a path.
+/// The maximum number of names on a path.
 const MAX_DEPTH: usize = 1000;
 
 /// Sends a line at once, and one each second, until the client closes the connection or the mount ends.
@@ -79,7 +79,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The known names of inodes, each with its directory.
+/// The known names of inodes, each with its directory. A name that was known before a rename remains.
 #[derive(Debug, Default)]
 struct Paths(BTreeMap<Ino, (Ino, Name)>);
 

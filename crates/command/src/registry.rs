@@ -178,8 +178,8 @@ pub fn all() -> Vec<Entry> {
     directories().iter().flat_map(|directory| entries_in(directory)).collect()
 }
 
-/// The entries of a directory. Files whose name is not a device number are sockets, or were left by a process
-/// that was killed before it registered its mount.
+/// The entries of a directory. Files whose name is not a device number are sockets and the options of
+/// [`ids`], or were left by a process that was killed before it registered its mount.
 fn entries_in(directory: &Path) -> Vec<Entry> {
     let files = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
     let is_entry = |name: &OsStr| name.as_bytes().iter().all(u8::is_ascii_digit);

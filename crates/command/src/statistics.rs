@@ -11,7 +11,7 @@
 //! | `profile` | a line of JSON each second, until the client closes the connection |
 //! | `clone`, `quota` | see the modules `clone` and `quotas` |
 //! | `compact`, `cached`, `evict` | see the module `file_requests` |
-//! | `commit` | an empty line after everything that the mount has answered is committed; no answer if that fails |
+//! | `commit` | an empty line when all answered changes are committed; no answer if that fails |
 //! | `hand-over` | the answer of the mount's [`OnHandOver`] |
 //!
 //! Only the mount's user and root can connect. `limen bench` uses the difference of two statistics.
@@ -59,7 +59,7 @@ const MAX_ANSWER_BYTES: u64 = 4 << 20;
 const MAX_REQUEST_BYTES: u64 = 1024;
 /// The pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How many commands wait for a commit at the same time.
+/// The maximum number of commands that wait for a commit at the same time.
 const MAX_COMMITS: usize = 64;
 const RING: &str = "ring";
 
@@ -189,9 +189,9 @@ pub fn query_text(entry: &Entry, request: &str) -> Result<String, CliError> {
     fetch(entry, request).what(UNANSWERED).at(entry.mountpoint.display())
 }
 
-/// Makes the mount that is registered as `entry` commit the changes of directories that it holds, and waits for this for at
-/// most two seconds. Data of open files is not stored. A mount by an older version does not commit. If the mount does not
-/// do it, the caller sees only what is committed.
+/// Makes the mount that is registered as `entry` commit the changes of directories that it holds, and waits
+/// for at most two seconds. Data of open files is not stored. If the mount does not commit, for example
+/// because it has an older version, the caller sees only what was committed before.
 pub fn commit_answered(entry: &Entry) {
     let mut answer = fetch(entry, COMMIT);
     if answer.as_ref().is_ok_and(|answer| answer.starts_with('{')) {

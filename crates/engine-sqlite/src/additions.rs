@@ -37,7 +37,8 @@ impl Additions<'_> {
         inodes.is_empty() && dirents.is_empty() && slices.is_empty() && shares.is_empty() && others.is_empty()
     }
 
-    /// Adds all rows except the inodes. An existing row with the same key is replaced.
+    /// Adds all rows except the inodes. An existing row with the same key is replaced, except that
+    /// references are added to those of the slice.
     pub(crate) fn add_rows(&mut self, statements: &mut Statements<'_>) -> Result<()> {
         static SHARES: LazyLock<Texts> = LazyLock::new(|| {
             let end = "ON CONFLICT DO UPDATE SET extra = extra + excluded.extra";

@@ -9,8 +9,8 @@ pub struct Options {
     /// Create the database if it does not exist, as `limen format` does. If false, a missing database is an
     /// error.
     pub create: bool,
-    /// The maximum number of concurrent reads; further reads wait. Each needs a connection with a cache of a
-    /// few MiB.
+    /// The maximum number of concurrent reads; further reads wait. Each needs a connection with a cache of up
+    /// to 8 MiB.
     pub readers: usize,
 }
 

@@ -116,7 +116,7 @@ pub struct Stats {
     pub commits: u64,
     /// Transactions with effects in those commits.
     pub transactions: u64,
-    /// Calls of fdatasync(2) on the log. A sync with nothing new to write makes none.
+    /// Calls of fdatasync(2) on the log. Unless the volume is shared, a sync with nothing new makes none.
     pub syncs: u64,
 }
 
@@ -295,7 +295,7 @@ impl SqliteEngine {
         self.exclusive().cache()?.counted
     }
 
-    /// Stores the exact usage. The row stays exact until the next batch.
+    /// Stores the exact usage. The row stays exact until a batch changes the usage.
     fn write_usage(&self) -> rusqlite::Result<()> {
         if self.counted().is_none() {
             return Ok(());
@@ -310,7 +310,8 @@ impl SqliteEngine {
     /// Commits the transactions of several callers in one batch. If the batch fails, each caller's
     /// transactions are tried separately, so that one caller's failure does not affect the others.
     ///
-    /// A batch that adds nothing may use the reserve. A batch that adds must restore the reserve first.
+    /// A batch that adds nothing may use the reserve. A batch that adds must restore the reserve first,
+    /// unless `is_reserve_open` is set.
     fn commit_batch(&self, writer: &mut Writer, members: &[&[Txn]]) -> Vec<Answer> {
         let adds = !self.is_reserve_open.load(Ordering::Relaxed)
             && members.iter().any(|txns| txns.iter().flat_map(|txn| &txn.effects).any(Effect::adds));

@@ -1,11 +1,11 @@
 //! Group commit without a dedicated thread.
 //!
 //! There is one writer. A caller that finds it free becomes the leader and commits. A caller that finds it
-//! busy puts its transactions into a queue and sleeps. The leader takes queued transactions, up to
-//! [`BATCH_EFFECTS`], into its next batch, with one COMMIT for all of them, and wakes their callers with the
-//! results. So an uncontended commit stays on its thread, which matters because waking another CPU can cost
-//! as much as the commit itself. Under contention, each batch contains the transactions that arrived during
-//! the previous batch.
+//! busy puts its transactions into a queue and waits. The leader adds queued transactions to its own, up to
+//! [`BATCH_EFFECTS`] effects, commits this batch with one COMMIT, and wakes the callers with the results. So
+//! an uncontended commit stays on its thread, which matters because waking another CPU can cost as much as
+//! the commit itself. Under contention, each batch contains the transactions that arrived during the previous
+//! batch.
 //!
 //! Concurrent calls are committed in any order, as the contract of [`Engine::commit`](meta::Engine::commit)
 //! permits. When there is no leader, a caller that is running becomes the leader before one that is being

@@ -1,7 +1,7 @@
 //! Reads records by their record keys.
 //!
 //! Every function here reads through one connection, inside the transaction that is open on it: a reader's
-//! snapshot or the writer's batch.
+//! snapshot or the writer's batch. A reader that needs only one statement opens no transaction.
 
 use std::sync::{LazyLock, OnceLock};
 
@@ -69,7 +69,7 @@ impl<'k> Together<'k> {
     }
 }
 
-/// Selects the rows of [`TOGETHER`] keys of the kind of `key`, which are numbers only.
+/// Selects the rows of [`TOGETHER`] keys of the kind of `key`. Such a key consists of numbers only.
 fn select_together(key: &RecordKey) -> Select {
     let columns: Vec<&str> = tables::row_key(key).columns().collect();
     let places = format!("({})", list(columns.iter().map(|_| "?")));

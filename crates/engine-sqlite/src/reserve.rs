@@ -41,7 +41,8 @@ impl Reserve {
         reserve
     }
 
-    /// Creates the reserve if there is none and the disk has space. A volume without a reserve can be used,
+    /// Creates the reserve if there is none. If the disk has no space for it, the file stays empty, so the
+    /// reserve counts as given up. If the file cannot be created, the volume can be used without a reserve,
     /// but removals may fail when the disk is full.
     pub(crate) fn make(&self) {
         if self.file.get().is_none() && self.find(true) && !self.restore() {
@@ -49,7 +50,7 @@ impl Reserve {
         }
     }
 
-    /// True if the reserve was given up.
+    /// True if the file exists and is empty.
     pub(crate) fn is_given_up(&self) -> bool {
         self.len() == Some(0)
     }

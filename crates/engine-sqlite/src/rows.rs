@@ -83,7 +83,7 @@ fn release(conn: &Connection, slice: i64, size: u32, rows: i64) -> Result<()> {
     Ok(())
 }
 
-/// Adds a row with this number, which no other row of the chunk has.
+/// Adds a row with the number `seq`, which no other row of the chunk has.
 fn insert(conn: &Connection, ino: Ino, chunk: ChunkIndex, seq: i64, slice: &Slice) -> Result<()> {
     const NUMBERS: &[&str] = &["ino", "chunk", "pos", "len", "slice", "slice_off", "slice_size", "seq"];
     let mut line = Line::slice(ino, chunk, slice);

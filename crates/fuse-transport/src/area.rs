@@ -90,7 +90,7 @@ impl Area {
         self.base.as_ptr().cast::<u8>().wrapping_add(offset)
     }
 
-    /// Bytes of the header; `offset` is one of the constants above.
+    /// Bytes of the header, from `offset` on.
     pub(crate) fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
         assert!(offset + N <= HEADER_BYTES);
         // SAFETY: within the mapping, and only called while the kernel does not own the entry.
@@ -126,15 +126,15 @@ impl Area {
     /// Writes the body, as far as it fits.
     pub(crate) fn write_body(&self, body: &[u8]) {
         let len = body.len().min(self.payload_bytes);
-        // SAFETY: `len` is at most the payload's length. The caller holds the lock of `State`, in a state in
-        // which no other thread accesses the payload.
+        // SAFETY: `len` is at most the payload's length. The memory is new (`restore`), or the caller holds
+        // the lock of the entry's state, in a state in which no other thread accesses the payload.
         unsafe { ptr::copy_nonoverlapping(body.as_ptr(), self.at(PAYLOAD), len) };
     }
 
     pub(crate) fn write_header(&self, header: &[u8; REPLY_HEADER_BYTES], body_bytes: usize) {
         let size = (body_bytes as u32).to_ne_bytes();
-        // SAFETY: both writes are to the header, which no other thread accesses: the caller holds the lock of
-        // the entry's state, which is `State::Open`.
+        // SAFETY: both writes are to bytes of the header that no other thread accesses: the caller holds the
+        // lock of the entry's state, which is `State::Open`, and `Entry::node` reads other bytes.
         unsafe {
             self.at(0).cast::<[u8; REPLY_HEADER_BYTES]>().write(*header);
             self.at(PAYLOAD_SIZE).cast::<[u8; 4]>().write(size);

@@ -70,8 +70,8 @@ impl WorkerControl {
 
     fn pause_devices(&self, root: OwnedFd, timeout: Duration) -> Result<bool, Error> {
         // The thread below wakes the workers by STATFS requests. If no worker is left to read such a request,
-        // it waits until the workers continue or another process serves. The wait does not keep this process
-        // from ending, because SIGKILL ends the wait for a request that was not read (`request_wait_answer`).
+        // the thread waits until the workers continue or another process serves. Its wait does not keep this
+        // process from ending: SIGKILL ends the wait for a request that was not read (`request_wait_answer`).
         let (tick, ticks) = sync_channel::<()>(1);
         let gate = Arc::clone(&self.gate);
         let wake = move || {
@@ -118,7 +118,7 @@ impl WorkerControl {
     /// them.
     ///
     /// # Errors
-    /// Requests may come from a CPU on which no thread of the rings can run.
+    /// An online CPU has no pinned thread, or this process may not run on a CPU that has one.
     fn require_same_cpus(&self) -> io::Result<()> {
         let own = rustix::thread::sched_getaffinity(None)?;
         let is_own = |cpu: &usize| *cpu < CpuSet::MAX_CPU && own.is_set(*cpu);
@@ -205,7 +205,8 @@ impl WorkerControl {
     }
 
     /// Describes the requests and replies in the entries of the rings for another process, while the workers and all
-    /// threads that could reply are paused; `None` if a request is being handled, or an entry still waits for one.
+    /// threads that could reply are paused; `None` if a request is being handled, or an entry of a pinned
+    /// thread still waits for a request.
     pub fn held(&self) -> Option<Vec<HeldEntry>> {
         if self.count_pinned().values().any(|count| count.waiting > 0) {
             return None;

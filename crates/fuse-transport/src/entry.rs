@@ -29,7 +29,7 @@ impl Deferred {
 
     /// Wakes the thread of the ring.
     fn wake(&self) {
-        // This fails only if the counter is at its maximum, and then the thread is already being woken.
+        // This waits only if the counter is at its maximum, 2^64 - 2, which it never reaches.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -127,7 +127,7 @@ impl Entry {
     /// The bytes of the request in this entry, in the format of `/dev/fuse`, and its id. If the lengths in
     /// the entry are inconsistent, bytes are missing, which the parser detects.
     ///
-    /// Called once per completion. The entry is not returned to the kernel while the slice is in use: the
+    /// Called once for each request. The entry is not returned to the kernel while the slice is in use: the
     /// thread that uses the slice calls `hand_back`.
     pub(crate) fn open<'a>(&'a self, scratch: &'a mut Scratch) -> (Unique, &'a [u8]) {
         let unique = Unique(u64::from_ne_bytes(self.area.read(COMMIT_ID)));

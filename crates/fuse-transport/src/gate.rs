@@ -73,9 +73,9 @@ impl Gate {
         tid != 0 && self.waker.load(Ordering::Acquire) == tid
     }
 
-    /// Closes the gate, and waits until no worker reads or handles a request, for at most `timeout`. `wake` makes the
-    /// kernel send a request, and may wait for its reply. Returns whether all workers are paused; if not, the gate is
-    /// open again.
+    /// Closes the gate, and waits until no worker reads or handles a request, for at most `timeout`. `wake`
+    /// makes the kernel send requests, and must not wait for their replies, because a reply may not come
+    /// before the gate is open. Returns whether all workers are paused; if not, the gate is open again.
     pub(crate) fn close(&self, timeout: Duration, wake: &dyn Fn()) -> bool {
         let until = Instant::now() + timeout;
         self.is_closed.store(true, Ordering::Release);

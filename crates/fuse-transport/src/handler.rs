@@ -14,8 +14,8 @@ pub type Handler<'h> = dyn Fn(Request<'_>, Reply) + Sync + 'h;
 
 /// A transport of requests and replies.
 pub trait Transport {
-    /// Serves until the file system is unmounted or aborted, or a worker fails. The reply to a malformed
-    /// request is EIO. Returns when all workers have ended.
+    /// Serves until the file system is unmounted or aborted. The reply to a malformed request is EIO. If a
+    /// worker fails, the others continue. Returns when all workers have ended.
     ///
     /// The handler sees [`fuse_proto::InitFlags::OVER_IO_URING`] in INIT only if this transport is ready for
     /// it, and should then accept the flag.
@@ -29,7 +29,7 @@ pub trait Transport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workers {
     pub threads: NonZeroUsize,
-    /// The size of each worker's buffer: at least the longest WRITE that INIT negotiates.
+    /// The longest WRITE that each worker's buffer holds: at least the one that INIT negotiates.
     pub max_write_bytes: u32,
     /// Whether busy threads with a ring run in the class `SCHED_IDLE` if they can, so that callers stay on their CPUs.
     pub idle_class: bool,

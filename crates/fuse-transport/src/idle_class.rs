@@ -32,7 +32,7 @@ const TICK: Duration = Duration::from_millis(4);
 const BUSY: u64 = 2;
 /// The watcher sleeps after this many ticks without a request. No thread is in the class by then.
 const QUIET_TICKS: u32 = 8;
-/// After this many requests, a ring thread looks whether the watcher sleeps.
+/// A ring thread looks after every so many requests whether the watcher sleeps.
 const WAKE_EVERY: u64 = 16;
 /// If all CPUs are busy in this many ticks in succession, all threads leave the class.
 const CROWDED_TICKS: u32 = 3;
@@ -82,7 +82,8 @@ struct Seat {
     cpu: usize,
     /// How many requests the thread has served.
     served: AtomicU64,
-    /// The thread's id while it serves. Locked while its class changes, so that no other thread has this id by then.
+    /// The thread's id while it serves. Locked while its class changes, so that the thread cannot end, and no
+    /// other thread can get its id.
     thread: Mutex<Option<i32>>,
 }
 
@@ -96,8 +97,8 @@ pub(crate) struct Counted<'a> {
 
 impl IdleClass {
     /// Starts the watcher of ring threads that are pinned to these CPUs, one element for each thread. `None` if callers
-    /// cannot move because there is one CPU; if the administrator chose another class or a higher priority for this
-    /// process; or if no thread can enter and leave the class.
+    /// cannot move because there is one CPU; if the administrator chose another class or a higher priority
+    /// for this process; or if no thread can enter and leave the class, or be watched.
     pub(crate) fn start(cpus: &[usize]) -> Option<IdleClass> {
         if cpus.iter().all(|cpu| Some(cpu) == cpus.first()) || !is_usable() {
             return None;
@@ -119,7 +120,8 @@ impl IdleClass {
     }
 }
 
-/// Whether the threads of this process can enter the class and leave it again, and may.
+/// Whether the administrator has left this process in its ordinary class and priority, its threads can enter
+/// the class and leave it again, and the watcher can read how long they wait.
 fn is_usable() -> bool {
     let is_ordinary = sched::class_of(0) == Some(sched::OTHER)
         && rustix::process::getpriority_process(None).is_ok_and(|nice| nice >= 0);
@@ -128,7 +130,8 @@ fn is_usable() -> bool {
     if !is_ordinary || times.is_none() {
         return false;
     }
-    // Without CAP_SYS_NICE, a thread cannot leave the class, so another thread tries it.
+    // Without CAP_SYS_NICE or a sufficient RLIMIT_NICE, a thread cannot leave the class (sched(7)). So
+    // another thread tries it.
     let try_both = || sched::set(0, sched::IDLE).is_ok() && sched::set(0, sched::OTHER).is_ok();
     thread::Builder::new().spawn(try_both).is_ok_and(|tried| tried.join().unwrap_or(false))
 }
@@ -188,7 +191,7 @@ struct Watched<'a> {
     times: Option<(File, Times)>,
 }
 
-/// How long a thread has run, and how long it has waited for its CPU, up to the last time that it got it.
+/// How long a thread has run, and how long it has waited for its CPU, without the present wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Times {
     ran: Duration,
@@ -227,7 +230,7 @@ impl<'a> Watched<'a> {
         let thread = match self.seat.thread.try_lock() {
             Ok(thread) => thread,
             Err(TryLockError::Poisoned(thread)) => thread.into_inner(),
-            // It begins or ends.
+            // The thread begins or ends.
             Err(TryLockError::WouldBlock) => return,
         };
         let class = thread.and_then(sched::class_of);
@@ -270,8 +273,8 @@ impl<'a> Watched<'a> {
         })
     }
 
-    /// Whether the thread waited for its CPU for three quarters of the time since the last look, or still waits. It also
-    /// waits while its caller computes, but a caller whose requests matter computes less.
+    /// Whether the thread waited for its CPU for more than 3/4 of the time since the last look, or still
+    /// waits. It also waits while its caller computes, but a caller whose requests matter computes less.
     fn is_starved(&mut self, served: u64, elapsed: Duration) -> bool {
         let Some((file, before)) = &mut self.times else { return true };
         let Some(now) = Times::read(file) else { return true };

@@ -3,8 +3,8 @@
 //!
 //! This crate uses the messages of [`fuse_proto`] and implements no file operation. The steps of a mount are:
 //!
-//! 1. [`Mount::prepare`] creates the file system, which is not visible yet, and the [`DevFuse`] that its
-//!    requests come from.
+//! 1. [`Mount::prepare`] creates the file system, which is not visible yet (unless fusermount3 mounts it),
+//!    and the [`DevFuse`] that its requests come from.
 //! 2. [`Transport::serve`] handles each request on the thread that read it, until the file system is
 //!    unmounted.
 //! 3. [`Mount::attach`], called when requests are served, attaches the volume's root to the mount point.

@@ -4,6 +4,7 @@
 //! would send GETXATTR each time. Therefore the volume's root is a child of the FUSE root, and only that
 //! child is mounted: path walks then never pass the FUSE root. The whole file system is detached from the
 //! directory tree until the child is mounted, so a server that ends before that leaves nothing behind.
+//! (Before Linux 6.15, it must be attached for a moment.)
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};

@@ -69,7 +69,7 @@ impl Shared {
     }
 }
 
-/// Counts a call in [`Shared::pending`] until it is dropped.
+/// Counts one call in [`Shared::pending`] until this value is dropped.
 struct Pending(Arc<Shared>);
 
 impl Pending {
@@ -88,7 +88,8 @@ impl Drop for Pending {
 /// Why a notification was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotifyError {
-    /// All names are expired instead ([`Notification::inc_epoch`]), after the queued notifications.
+    /// The thread expires all names instead ([`Notification::inc_epoch`]), before it writes the next queued
+    /// notification. Linux before 6.16 rejects that, so names need short lifetimes there.
     #[error("the queue of notifications is full")]
     Full,
     #[error("the file system is unmounted")]
@@ -109,8 +110,8 @@ impl Notifier {
     }
 
     /// Invalidates the attributes and ACLs of an inode in the kernel before this returns. The caller may hold
-    /// a request for the inode: the request keeps the inode in use, and this is the only notification that
-    /// takes no lock that a request holds (`fuse_reverse_inval_inode` without a range).
+    /// a request for the inode: the request keeps the inode in use, and this notification takes no lock that
+    /// a request holds (`fuse_reverse_inval_inode` without a range).
     pub fn invalidate_attributes(&self, node: NodeId) {
         if let Some(device) = self.device.upgrade() {
             write(&device, &Notification::inval_attr(node));
@@ -203,9 +204,9 @@ fn run(device: &Device, waiting: &Receiver<Queued>, shared: &Shared) {
     }
 }
 
-/// Writes a notification; returns whether the file system still exists. ENOENT means that the kernel had
-/// nothing to invalidate. ENOTDIR, ENOTEMPTY and EBUSY mean that it could not delete the name, and looks it
-/// up again.
+/// Writes a notification; returns whether the file system still exists. ENOENT and ENOTDIR mean that the
+/// kernel had nothing to invalidate. ENOTEMPTY and EBUSY mean that it did not remove the name, but looks it
+/// up again (`fuse_reverse_inval_entry`).
 fn write(device: &Device, notification: &Notification) -> bool {
     match device.write(&[IoSlice::new(notification.as_bytes())]) {
         Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::BUSY) => true,

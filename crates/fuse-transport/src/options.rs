@@ -16,8 +16,8 @@ pub struct MountOptions {
     pub nodev: bool,
     pub noexec: bool,
     pub noatime: bool,
-    /// Whether `mount(8)` shows `strictatime`. It has no other effect: the kernel leaves access times of FUSE
-    /// inodes to the server.
+    /// Whether the mount has the flag `strictatime`: `mount(8)` then does not show `relatime`. The flag has
+    /// no other effect, because the kernel leaves access times of FUSE inodes to the server.
     pub strictatime: bool,
     /// Whether to mount over a directory that has entries.
     pub allow_nonempty: bool,

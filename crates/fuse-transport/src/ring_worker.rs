@@ -1,4 +1,4 @@
-//! The threads that serve requests from rings (see `ring.rs`), and the queues of the kernel.
+//! The threads that serve requests from rings (see `ring.rs`), for each queue of the kernel.
 
 use std::io;
 use std::num::NonZeroUsize;

@@ -29,7 +29,7 @@ use crate::ring_worker::{RingWorker, ring_workers};
 pub struct DevFuse {
     device: Arc<Device>,
     control: WorkerControl,
-    /// If the mount was taken over from another process: the workers of its rings, or none if requests come
+    /// If the mount was taken over from another process: the workers of its rings; empty if requests come
     /// through `/dev/fuse`. `None` for a new mount, whose INIT must be answered first.
     taken_over: Option<Mutex<Vec<RingWorker>>>,
 }

@@ -7,11 +7,11 @@
 //! program.
 //!
 //! A credential is cached for at most one second, by thread, user and group, and only if the thread cannot
-//! change its identity meanwhile: none of its user ids is 0, and it has no capability, because with
-//! `CAP_SETGID` it could change its groups. A descriptor of the thread's directory in `/proc` proves that the
-//! thread is still the same, because the descriptor never refers to a later thread with the same id. This
-//! check takes the same time for a thousand groups as for one. To compare the thread's start time instead,
-//! one more file would have to be read for each request.
+//! change its identity except by executing another program: none of its user ids is 0, and it has no
+//! capability, because with `CAP_SETGID` it could change its groups. A descriptor of the thread's directory
+//! in `/proc` proves that the thread is still the same, because the descriptor never refers to a later thread
+//! with the same id. This check takes the same time for a thousand groups as for one. To compare the thread's
+//! start time instead, one more file would have to be read for each request.
 
 use std::collections::HashMap;
 use std::io;

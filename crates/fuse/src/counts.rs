@@ -23,8 +23,8 @@ pub struct RequestMeter {
     /// The time from the arrival of a request to the end of its handler, which includes the reply. If a
     /// request waits for a lock, its handler ends when it starts to wait.
     pub times: Histogram,
-    /// The sizes of data, listings and extended attributes that were read or written; empty for other
-    /// requests.
+    /// The sizes of data, listings, link targets and extended attributes that were read or written; empty for
+    /// other requests.
     pub bytes: Histogram,
 }
 

@@ -192,8 +192,6 @@ impl Dispatch {
                 let append_only = files.open(caller, ino, translate::open_access(flags))?;
                 let Fh(handle) = self.new_handle();
                 let (handle, flags) = match append_only {
-                    // Direct I/O prevents shared mappings, through which other processes could write at any
-                    // offset.
                     true => (Fh(handle | APPEND_ONLY), OpenFlags::DIRECT_IO),
                     false => (Fh(handle), self.open_flags(ino, flags)),
                 };
@@ -344,7 +342,7 @@ impl Dispatch {
         self.vfs.files.copy_range(caller, (from, copy.offset_in), to, copy.len.min(i32::MAX as u64))
     }
 
-    /// Lists a directory. If `plus` is given, each entry has the attributes of its inode, with these
+    /// Lists a directory. If `plus` is given, entries have the attributes of their inodes, with these
     /// lifetimes.
     fn list(&self, ino: Ino, read: Read, plus: Option<Lifetimes>) -> Result<ReplyBody, Errno> {
         let mut dir = DirBuffer::new(read.size_bytes as usize);
@@ -442,8 +440,8 @@ impl Dispatch {
     }
 }
 
-/// The number of bytes of data, of a listing or of an extended attribute that a request has read or written;
-/// `None` for other requests.
+/// The number of bytes of data, of a listing, of a link target or of an extended attribute that a request has
+/// read or written; `None` for other requests.
 fn transferred(operation: &Operation<'_>, answer: &ReplyBody) -> Option<usize> {
     match (operation, answer) {
         (_, ReplyBody::Bytes(bytes)) => Some(bytes.len()),
@@ -505,7 +503,7 @@ fn sized(value: &[u8], size: u32) -> Result<ReplyBody, Errno> {
     }
 }
 
-/// An entry for `.` and `..`, which does not count as a lookup.
+/// An entry without attributes ([`DirEntry::attr`]). It does not count as a lookup.
 fn bare_entry(found: &DirEntry<'_>) -> Entry {
     let attr =
         fuse_proto::Attr { ino: found.ino.0, mode: found.kind.to_ifmt(), ..fuse_proto::Attr::default() };

@@ -6,11 +6,11 @@ use vfs::{AclKind, AtimeMode};
 /// The longest READ and WRITE: 1 MiB, the most that `max_pages` allows by default.
 pub(crate) const MAX_WRITE_BYTES: u32 = 1 << 20;
 
-/// [`InitFlags`] says what each flag is for. Not requested: `ATOMIC_O_TRUNC`, because OPEN would truncate a
-/// file before the kernel finds that it is a running program (ETXTBSY); and `WRITEBACK_CACHE`, because the
-/// page cache, not the daemon, would then decide the file size. If the mount is exclusive, the kernel keeps
-/// the locks itself, which is faster. If every read must change the atime, symbolic links are not cached,
-/// because following a cached one is not reported.
+/// [`InitFlags`] says what each flag is for. Not requested: `ATOMIC_O_TRUNC`, because OPEN for reading with
+/// `O_TRUNC` would truncate a file before the kernel finds that it is a running program (ETXTBSY); and
+/// `WRITEBACK_CACHE`, because the page cache, not the daemon, would then decide the file size. If the mount
+/// is exclusive, the kernel keeps the locks itself, which is faster. If every read must change the atime,
+/// symbolic links are not cached, because following a cached one is not reported.
 pub(crate) fn config(acl: AclKind, is_exclusive: bool, atime: AtimeMode) -> InitConfig {
     let always = [
         InitFlags::ASYNC_READ,

@@ -8,7 +8,7 @@ use fuse_transport::{Notifier, NotifyError};
 use types::Ino;
 use vfs::Kernel;
 
-/// The limit of notifications that wait to be written; beyond it, all names are expired instead.
+/// The limit of notifications that wait to be written; see [`NotifyError::Full`].
 pub(crate) const MAX_WAITING: usize = 65_536;
 
 #[derive(Debug)]
@@ -45,7 +45,8 @@ impl KernelCaches {
     }
 
     fn send(&self, notification: Notification) {
-        // If the queue is full, the notifier expires all names; if the mount has ended, no cache is left.
+        // If the queue is full, the notifier expires all names, if the kernel can; if the mount has ended, no
+        // cache is left.
         let (Ok(()) | Err(NotifyError::Full | NotifyError::Closed)) = self.notifier.send(notification);
     }
 }

@@ -1,8 +1,8 @@
 //! Profilers. While one is attached, it records which processes and users send which requests, and on which
 //! inodes.
 //!
-//! Without a profiler, this costs one relaxed load for each request. With a profiler, each request takes a
-//! lock, and the name of its process is read from proc(5) at the first request of the process.
+//! Without a profiler, this costs one relaxed load for each request. With a profiler, each request takes two
+//! locks, and the name of its process is read from proc(5) at the first request of each thread.
 //!
 //! Lock order: the list of profilers before the table of one profiler.
 
@@ -49,7 +49,7 @@ pub struct ProfileKey {
     pub opcode: Opcode,
     pub uid: u32,
     pub process: NamedProcess,
-    /// The inode of the operation: the directory, if the operation takes a name.
+    /// The inode of the operation: the directory, if the operation names an entry of it.
     pub ino: Ino,
 }
 

@@ -65,7 +65,8 @@ pub enum Channel {
     /// io_uring if the kernel offers it, otherwise `/dev/fuse`.
     #[default]
     Auto,
-    /// io_uring. Enables it in the kernel, for all FUSE file systems mounted from now on.
+    /// As [`Channel::Auto`], but first enables io_uring in the kernel, for all FUSE file systems mounted from
+    /// now on.
     Ring,
     Device,
 }
@@ -80,7 +81,7 @@ pub struct Mounted {
 /// Mounts a volume and serves it on new threads. When this returns, the mount point answers.
 ///
 /// # Errors
-/// [`Error`] if the kernel has no io_uring for FUSE and [`Channel::Ring`] requires it, the mount point is
+/// [`Error`] if io_uring for FUSE cannot be enabled and [`Channel::Ring`] requires it, the mount point is
 /// unsuitable, the kernel refuses the mount, or a thread cannot be started.
 pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mounted, Error> {
     let mount_options = MountOptions {
@@ -162,7 +163,7 @@ impl Server {
         if let Some(negotiated) = negotiated {
             dispatch.epochs.set_minor(negotiated.minor);
         }
-        // The notifier ends with the volume's session, after the last request. It is also needed if this
+        // The notifier lives as long as the `Vfs`, so beyond the last request. It is also needed if this
         // mount is exclusive, for changes that the kernel does not notice itself: a write that cleared SUID,
         // or the mode that results from an NFSv4 ACL.
         let capacity = const { NonZeroUsize::new(kernel::MAX_WAITING).unwrap() };
@@ -230,7 +231,8 @@ impl Server {
 }
 
 impl Serving {
-    /// Whether requests come through io_uring, not `/dev/fuse`. Known after INIT.
+    /// Whether requests come through io_uring, not `/dev/fuse`, unless the kernel rejects the rings after
+    /// INIT. Known after INIT.
     pub(crate) fn uses_ring(&self) -> bool {
         self.negotiated.get().is_some_and(|negotiated| negotiated.flags.contains(InitFlags::OVER_IO_URING))
     }

@@ -62,8 +62,8 @@ pub(crate) fn attr_ttl(of: &Attr, lifetimes: Lifetimes) -> Duration {
 }
 
 /// The access that OPEN requests. `flags` are those of `open(2)`. The kernel adds `FMODE_EXEC` when it opens
-/// a program to run it, which needs no read permission. User space cannot set this bit: `build_open_flags`
-/// clears it.
+/// a program to run it, which needs no read permission. User space cannot set this bit: `build_open_how`
+/// clears it, and openat2(2) fails with EINVAL.
 pub(crate) fn open_access(flags: u32) -> OpenAccess {
     let access = flags & O_ACCMODE;
     let execute = flags & FMODE_EXEC != 0 && access == O_RDONLY;

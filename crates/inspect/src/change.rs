@@ -316,7 +316,7 @@ fn step(
     Ok(Some(if letter == 's' { Step::Set(specs) } else { Step::Modify(specs) }))
 }
 
-/// `u:ann:rwx`, `ann:rwx`, `g::r-x`, `m::rx`, `o:r`.
+/// Parses an entry with permissions: `u:ann:rwx`, `ann:rwx`, `g::r-x`, `m::rx`, `o:r`.
 fn spec(text: &str, names: &dyn UserDatabase) -> Result<Spec, ChangeError> {
     let wrong = || ChangeError::Entry(text.to_owned());
     let fields: Vec<&str> = text.split(':').collect();
@@ -344,7 +344,7 @@ fn spec(text: &str, names: &dyn UserDatabase) -> Result<Spec, ChangeError> {
     Ok(made)
 }
 
-/// `u:ann`, `g:staff`, `m`.
+/// Parses an entry to remove: `u:ann`, `g:staff`, `m`.
 fn removed(text: &str, names: &dyn UserDatabase) -> Result<Tag, ChangeError> {
     let wrong = || ChangeError::Entry(text.to_owned());
     let fields: Vec<&str> = text.trim_end_matches(':').split(':').collect();

@@ -143,8 +143,8 @@ pub(crate) fn beforehand(access_attrs: &AccessAttrs) -> Mask {
 }
 
 /// Evaluates whether a caller that does not own the file may set its times to now. An NFSv4 ACL may grant
-/// exactly that, but the kernel forwards the request only if the projection grants writing
-/// (`setattr_prepare`, and `inode_permission` in `vfs_utimes`).
+/// exactly that, but the kernel forwards the request only if the projection grants writing (`may_setattr`,
+/// fs/attr.c).
 fn set_times(cred: &Cred, access_attrs: &AccessAttrs) -> CheckResult {
     let by_data = access(cred, Perm::WRITE, access_attrs);
     let Rules::Nfs4(Some(acl)) = &access_attrs.rules else { return by_data };

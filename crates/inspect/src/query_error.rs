@@ -13,7 +13,8 @@ pub enum QueryError {
     /// The ACL of the inode is missing or damaged, so access that depends on it fails with EIO.
     #[error("inode {ino}: its ACL {id} is missing or damaged")]
     Acl { ino: u64, id: AclId },
-    /// A name has no inode, or a symbolic link has no target.
+    /// A name has no inode, a symbolic link has no target, or the parents of a directory do not lead to the
+    /// root.
     #[error("inode {ino}: {what}: run limen fsck")]
     Damaged { ino: u64, what: &'static str },
     /// A system call on this machine failed.

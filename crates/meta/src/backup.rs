@@ -31,8 +31,9 @@ impl LastBackup {
         LastBackup { began, took_secs: None, ran_secs: 0 }
     }
 
-    /// The value of the setting. Versions that do not know the `+` ignore it, and so take the backup for
-    /// complete. They begin no other one too early either.
+    /// The value of the setting. Versions that do not know the `+` parse the number without it, and take the
+    /// backup for complete. They do not begin the next one too early, because they also wait for a multiple
+    /// of this number.
     pub fn encode(&self) -> String {
         let began = self.began.nanos();
         match (self.took_secs, self.ran_secs) {

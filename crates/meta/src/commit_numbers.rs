@@ -4,9 +4,11 @@
 //! The server numbers a commit while it holds the locks on the records that the commit changes. Numbers only
 //! increase, so the numbers of two commits that change the same record are in the order of the commits. A
 //! read sees all commits that were acknowledged before it began, but may miss a commit that is still in
-//! flight. The number of such a commit is above the newest number that was known when the commit began. So a
-//! read is labelled with the newest number that was known when the oldest commit in flight began. Such a
-//! label is never too new. It may be too old, which can only cause an unnecessary read later.
+//! flight. The number of such a commit of this handle is above the newest number that was known when the
+//! commit began. So a read is labelled with the newest number that was known when the oldest commit of this
+//! handle in flight began. Such a label is never too new for this handle's commits. It may be too old, which
+//! can only cause an unnecessary read later. It may be too new for a commit of another handle in flight, so
+//! the change of such a commit invalidates what was read before its delivery, whatever the label.
 
 use host::Instant;
 use std::collections::BTreeMap;
@@ -16,7 +18,7 @@ use std::time::Duration;
 use crate::engine::{EngineError, ErrorKind, Outcome};
 use crate::record::Seq;
 
-/// The commit numbers that one handle knows.
+/// The commit numbers that one handle knows, and its own commits in flight.
 #[derive(Debug, Default)]
 pub struct CommitNumbers(Mutex<State>);
 

@@ -201,7 +201,8 @@ pub enum ErrorKind {
 #[error("{message}")]
 pub struct EngineError {
     pub kind: ErrorKind,
-    /// The errno for the caller of the system call: EIO, or ENOSPC if the database's disk is full.
+    /// The errno for the caller of the system call. Engines set EIO, or ENOSPC if the database has no room
+    /// left.
     pub errno: Errno,
     pub message: String,
 }

@@ -70,7 +70,8 @@ impl Part<'_> {
         }
     }
 
-    /// Whether the part is a separate record whose state depends only on the last effect on it.
+    /// Whether the part is a separate record that each effect on it sets or removes as a whole, or a session,
+    /// whose terms are set separately.
     pub fn is_replaced_whole(self) -> bool {
         match self {
             Part::Dirent(..)

@@ -12,9 +12,9 @@ use crate::txn::{Effect, Guard, Txn};
 /// Splits a batch into conflict-free groups of consecutive transactions. A transaction joins a group only if
 /// no earlier transaction of the group changes a part that it guards or changes. Several changes of the same
 /// part are allowed if [`Footprint::commutes`] is set for all of them. So an engine may check all guards of a
-/// group first, and then apply all its effects by kind: it adds up [`Effect::AddLinks`] and
-/// [`Effect::AddXattrBlocks`], takes the maximum of [`Effect::Extend`], applies the last one if several
-/// effects set the same field ([`Effect::SetTimes`]), and keeps rows in the order of the batch.
+/// group first, and then apply all its effects by kind: it adds up [`Effect::AddLinks`],
+/// [`Effect::AddXattrBlocks`] and [`Effect::Charge`], takes the maximum of [`Effect::Extend`], takes the last
+/// atime and mtime and the latest ctime of [`Effect::SetTimes`], and keeps rows in the order of the batch.
 ///
 /// The only exceptions are [`Guard::Room`] and [`Guard::Quota`]: they may follow changes of the usage that
 /// they check (for a quota, only [`Effect::Charge`]), because otherwise no two creates could share a group on

@@ -29,7 +29,7 @@ pub struct MemEngine {
 #[derive(Debug, Default)]
 struct Shared {
     tables: Mutex<Tables>,
-    /// Notified after each commit.
+    /// Notified after each commit while there is a watcher.
     committed: Condvar,
 }
 

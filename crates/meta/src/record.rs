@@ -49,8 +49,8 @@ pub struct Inode {
 
 impl Inode {
     /// The largest number of xattr blocks of an inode: 16 values of the largest size (`XATTR_SIZE_MAX`,
-    /// limits.h), or 256 short ones. With this limit `listxattr(2)` can return all names (`XATTR_LIST_MAX`,
-    /// 64 KiB), and all values fit in one response of every server.
+    /// limits.h), or 256 short ones. With this limit the names fit in the result of `listxattr(2)`
+    /// (`XATTR_LIST_MAX`, 64 KiB), and all values fit in one response of every server.
     pub const MAX_XATTR_BLOCKS: u16 = 256;
 
     /// A new inode that belongs to user 0 and group 0, and has no ACL, no data and no extended attributes. It
@@ -243,7 +243,8 @@ pub struct Garbage {
 }
 
 /// A position in the order of commits, as one engine handle sees it. Records read at `Seq(n)` show all
-/// commits up to `n`.
+/// commits of this handle up to `n`. On some engines, they can miss a commit of another handle up to `n`
+/// whose change is not delivered yet ([`CommitNumbers`](crate::CommitNumbers)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 

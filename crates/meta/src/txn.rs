@@ -3,8 +3,8 @@
 //!
 //! An engine checks all guards of a transaction, then applies all its effects, atomically. Effects cannot
 //! fail: every condition that can fail is a guard. Effects on contended fields commute ([`Effect::AddLinks`],
-//! [`Effect::Extend`], [`Effect::AppendSlice`]), so creates in one directory never conflict. Other effects
-//! are guarded by [`Guard::Access`], whose revision serializes them.
+//! [`Effect::Extend`], [`Effect::AppendSlice`]), so creates in one directory never conflict. Operations guard
+//! [`Effect::SetAccess`] by [`Guard::Access`], whose revision serializes changes of access.
 //!
 //! Transactions can be written to a mount's journal (the crate `journal`), except those that concern
 //! settings.

@@ -112,7 +112,8 @@ impl Ctx<'_> {
         granted(evaluate::owner(cred.uid, cred.caps, inode.uid))
     }
 
-    /// Checks that the caller may set or remove this xattr. Equivalent to `xattr_permission` in fs/xattr.c.
+    /// Checks that the caller may set or remove this xattr. As `xattr_permission` in fs/xattr.c, but every
+    /// name outside `user.` requires `CAP_SYS_ADMIN`.
     ///
     /// # Errors
     /// For a name outside `user.`: EPERM if the caller lacks `CAP_SYS_ADMIN`. For a name in `user.`: ESTALE

@@ -1,4 +1,4 @@
-//! Reserves numbers, and removes records without any check.
+//! Reserves numbers, and applies effects without any check.
 
 use meta::{Counter, Effect};
 use types::Errno;

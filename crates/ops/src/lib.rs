@@ -3,9 +3,10 @@
 //!
 //! An operation is a struct of its arguments. Its [`plan`](Op::plan) reads records through a [`View`], which
 //! turns lookups into guards, and returns effects. It makes its checks in the same order as Linux. The docs
-//! list errors in the order in which they are checked. Two rules apply to all operations, and most docs do
-//! not repeat them: a capability can override a check, and an operation that depends on an ACL fails with EIO
-//! if the ACL is missing or damaged.
+//! list errors in the order in which they are checked. Three rules apply to all operations, and most docs do
+//! not repeat them: a capability can override a check; an operation that depends on an ACL fails with EIO if
+//! the ACL is missing or damaged; and an operation that adds inodes or blocks fails with EDQUOT, after all
+//! other checks, if they do not fit in a quota that limits the operation ([`BoundBy`]).
 //!
 //! A plan sends nothing and waits for nothing. A view gets its records from any [`KnownRecords`], and the
 //! caller commits the effects that the plan returns. So an operation can be tested with a map of records.

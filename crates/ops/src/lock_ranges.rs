@@ -23,7 +23,8 @@ pub(crate) fn unlock(locks: &[Lock], owner: LockOwner, start: u64, end: u64) -> 
 }
 
 /// The locks of an inode after `new` is granted. `new` replaces the locks of its owner in that range, and
-/// merges with the owner's adjacent or overlapping locks of the same type (`posix_lock_inode`).
+/// merges with the owner's adjacent locks of the same type and PID (`posix_lock_inode`, which ignores the
+/// PID).
 pub(crate) fn lock(locks: &[Lock], new: Lock) -> Vec<Lock> {
     let mut left = unlock(locks, new.owner, new.start, new.end);
     let mut new = new;

@@ -172,8 +172,8 @@ struct Inherited {
 }
 
 impl Make {
-    /// Computes the mode and ACLs from the directory's default ACL or the umask. The result for a default ACL
-    /// and a mode is cached by ids, so repeated creates neither copy nor hash an ACL.
+    /// Computes the mode and ACLs from the ACL that the directory passes on, or from the umask. The result
+    /// for an ACL and a mode is cached by ids, so repeated creates neither copy nor hash an ACL.
     fn inherit(
         &self,
         view: &mut View<'_>,

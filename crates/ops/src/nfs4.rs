@@ -382,7 +382,7 @@ impl Op for GetProjection<'_> {
 ///
 /// The ACL sets the mode, and is stored only if it is not equivalent to the mode. Entries outside the given
 /// [`Scope`] remain ([`Nfs4Acl::replaced_by`]). As with chmod, SGID is removed if the caller is not in the
-/// owning group. The domains of the ACL are added to the volume's table.
+/// owning group. Domains of the ACL that are new to the volume are added to its table.
 ///
 /// # Errors
 /// - EOPNOTSUPP: the volume does not have NFSv4 ACLs.

@@ -26,7 +26,8 @@ pub fn plan<O: Op>(op: &O, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O:
     planned
 }
 
-/// An inode before and after a transaction; absent before if the transaction creates it.
+/// An inode before and after a transaction: `before` is absent if the transaction creates it, `after` if it
+/// removes it.
 struct Counted {
     ino: Ino,
     before: Option<Inode>,

@@ -134,13 +134,13 @@ impl Unlinks for Unlinked {
     }
 }
 
-/// Runs an [`Unlink`] or [`Rename`](crate::Rename) only if it deletes no regular file except `file`. The
-/// caller has checked whether this file is open, but another client may give the name to another file at any
-/// time.
+/// Runs an [`Unlink`] or [`Rename`](crate::Rename) only if it deletes no regular file except `file`, and
+/// moves no other one into the trash. The caller has checked whether this file is open, but another client
+/// may give the name to another file at any time.
 ///
 /// # Errors
-/// Those of the operation; EAGAIN if it would delete another regular file. The caller then looks up the name
-/// again.
+/// Those of the operation; EAGAIN if it would delete another regular file or move it into the trash. The
+/// caller then looks up the name again.
 #[derive(Debug)]
 pub struct DeleteOnlyFile<'a, O> {
     pub file: Option<Ino>,

@@ -35,8 +35,8 @@ impl AtimeMode {
     }
 }
 
-/// Stores when inodes were last read. Inodes that no longer exist are skipped. The operation has no guards,
-/// so it never conflicts.
+/// Stores when inodes were last read. Inodes that no longer exist are skipped. The plan adds no guards, so it
+/// conflicts with no other change of the inodes.
 #[derive(Debug)]
 pub struct SetAtimes(pub Vec<(Ino, Time)>);
 

@@ -1,5 +1,5 @@
 //! The view that a plan has of the volume. It turns each lookup into a guard, except lookups of records that
-//! never change and of records that only reads depend on.
+//! never change, and lookups whose docs say that they are not guarded.
 
 mod computed;
 mod held;
@@ -62,7 +62,7 @@ pub struct View<'a> {
     own: SessionId,
     /// Whether the stored records of directories that other sessions hold are used.
     trusts_held: bool,
-    /// The last inodes that were looked up, and that no other session holds.
+    /// The last two inodes that were looked up and that no other session holds.
     not_held: [Ino; 2],
     /// Whether no other client can change the volume, so that all records are current.
     is_exclusive: bool,
@@ -297,7 +297,8 @@ impl<'a> View<'a> {
         true
     }
 
-    /// All xattrs of an inode. Not guarded, because only reads depend on them.
+    /// All xattrs of an inode. Not guarded, because only reads and copies as of an earlier moment
+    /// ([`BeginClone`](crate::BeginClone)) depend on them.
     pub fn xattrs(&mut self, ino: Ino) -> Result<Arc<Xattrs>, PlanStop> {
         lookup!(self, Xattrs(ino))
     }
@@ -406,10 +407,12 @@ impl<'a> View<'a> {
         self.find_fresh(&Key::Acl(id)).is_none() && matches!(known(), Some(Value::Acl(Some(_))))
     }
 
+    /// The target of a symbolic link. Not guarded, because it never changes.
     pub fn symlink(&mut self, ino: Ino) -> Result<Option<Arc<[u8]>>, PlanStop> {
         lookup!(self, Symlink(ino))
     }
 
+    /// All rows of a chunk. Not guarded; see [`View::all_rows`].
     pub fn slices(&mut self, ino: Ino, chunk: ChunkIndex) -> Result<Arc<[Slice]>, PlanStop> {
         lookup!(self, Slices(ino, chunk))
     }
@@ -475,6 +478,7 @@ impl<'a> View<'a> {
         Ok(value)
     }
 
+    /// The usage of the volume. Not guarded; see [`View::has_room`].
     pub fn usage(&mut self) -> Result<Usage, PlanStop> {
         lookup!(self, Usage)
     }

@@ -48,6 +48,7 @@ pub struct Pool<C: Connect> {
 struct State<T> {
     /// In the order in which they became idle.
     idle: Vec<Idle<T>>,
+    /// The number of connections, idle or in use.
     open: usize,
 }
 

@@ -53,7 +53,7 @@ impl Query {
         })
     }
 
-    /// Takes a number; `usual` if it is not given.
+    /// Takes a number that must be in `range`; `usual` if it is not given.
     ///
     /// # Errors
     /// [`OpenError::Config`].

@@ -142,7 +142,8 @@ impl Host {
     }
 }
 
-/// The index of the @ that ends user and password; `None` if the URL has neither. `rest` follows the scheme.
+/// The index of the @ that ends user and password; `None` if the URL has neither. `rest` is the URL after
+/// `://`.
 ///
 /// A password may contain `?`, `/` and `@` without an escape, although RFC 3986, section 3.2 ends the hosts
 /// at the first `?` or `/`. If both readings are possible, the URL is rejected, because one of them names the

@@ -8,9 +8,9 @@
 //! caller has and however long the ACL is. The check first uses what the request itself says about the
 //! caller: groups and capabilities are read only if that does not decide.
 //!
-//! Most accesses are granted whatever groups the caller is in. For these, the order of the checks saves time:
-//! groups and capabilities are read from `/proc`, and are not cached for a caller that has user id 0 or a
-//! capability.
+//! Most accesses are granted whatever groups the caller is in. This order of the checks then saves a read of
+//! `/proc`, which has the groups and capabilities. For a caller that has user id 0 or a capability, they are
+//! not cached.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};

@@ -3,9 +3,9 @@
 //!
 //! [`PendingAtimes`] holds the recorded access times, and depends on [`Commits`] only.
 //!
-//! The kernel keeps no access time of a FUSE inode (`S_NOATIME`): it requests the attributes again after each
-//! READ, READDIR and READLINK (`fuse_invalidate_atime`), and does not report reads from its page cache. So if
-//! the next read must change the atime, an open must not let the kernel keep cached data: see
+//! The kernel does not update the access time of a FUSE inode (`S_NOATIME`). After each READ, READDIR and
+//! READLINK, it discards its copy (`fuse_invalidate_atime`). It does not report reads from its page cache. So
+//! if the next read must change the atime, an open must not let the kernel keep cached data: see
 //! [`PendingAtimes::is_due`].
 //!
 //! Lock order: `order` before an open file's data, and both before `noted`.

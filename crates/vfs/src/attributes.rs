@@ -1,8 +1,8 @@
 //! The attributes of inodes, as they are stored, and as callers and the kernel see them.
 //!
-//! [`Attributes`] holds the unlinked inodes that the kernel still uses. It depends on [`Meta`], the table of
-//! open files (unflushed writes), [`PendingAtimes`] (access times that are not committed), [`AccessCheck`]
-//! (ids, projections of NFSv4 ACLs) and [`Caches`], which records the attributes that the kernel is given.
+//! [`Attributes`] holds the inodes that this mount deleted and the kernel still uses. It depends on [`Meta`],
+//! the table of open files (unflushed writes), [`PendingAtimes`] (access times that are not committed),
+//! [`AccessCheck`] (ids, checks) and [`Caches`], which records the attributes that the kernel is given.
 //! [`Attributes::getattr`] and [`Attributes::getattr_for`] record them, because their result is the reply to
 //! GETATTR. All other methods only compute attributes: if a reply gives them to the kernel, its sender
 //! records that ([`Caches::looked_up`], [`Caches::note_applied`]). Recording attributes that the kernel does
@@ -33,8 +33,9 @@ pub struct Attributes {
     pending_atimes: Arc<PendingAtimes>,
     access: Arc<AccessCheck>,
     caches: Arc<Caches>,
-    /// Deleted inodes that the kernel still holds, for example as a working directory or through an `O_PATH`
-    /// descriptor, with their last attributes. An entry is removed when the kernel forgets the inode.
+    /// Inodes that this mount deleted together with their last name, and that the kernel still holds, for
+    /// example as a working directory or through an `O_PATH` descriptor, with their last attributes. An entry
+    /// is removed when the kernel forgets the inode.
     unlinked: Mutex<HashMap<Ino, Inode>>,
     /// Whether the kernel knows of no ACLs, because the volume had none when it was mounted.
     is_kernel_without_acls: AtomicBool,
@@ -59,8 +60,8 @@ impl Attributes {
         }
     }
 
-    /// An inode as it is stored. If it was deleted and the kernel still holds it, returns its last
-    /// attributes.
+    /// An inode as it is stored, or its last attributes if it is in `unlinked`. Fails with ESTALE if it does
+    /// not exist, also if another mount has deleted it and the kernel still holds it.
     pub(crate) fn inode(&self, ino: Ino) -> Result<Inode, Errno> {
         match self.meta.run(&GetInode(ino), &BY_KERNEL) {
             Ok(inode) => Ok(inode),
@@ -90,9 +91,9 @@ impl Attributes {
     /// The attributes of an inode, including unflushed writes.
     ///
     /// # Errors
-    /// ESTALE if the inode was deleted and the kernel does not hold it; EIO if the file is open and was lost
-    /// with the session. ESTALE would be wrong in that case: programs then open the file again by its name,
-    /// and the name may now lead to another file.
+    /// ESTALE if the inode was deleted and is not in `unlinked`; EIO in place of ESTALE if the file is open
+    /// and was lost with the session. After ESTALE, programs would open the file again by its name, and the
+    /// name may now lead to another file.
     fn current(&self, ino: Ino) -> Result<Attr, Errno> {
         match self.inode(ino) {
             Err(Errno::ESTALE) if self.open.get(ino).is_some_and(|file| file.is_fenced()) => Err(Errno::EIO),
@@ -245,7 +246,7 @@ impl Attributes {
         self.is_kernel_without_acls.store(is_kernel_without_acls, Ordering::Relaxed);
     }
 
-    /// The kernel drops `lookups` of its references to an inode; each reply to a lookup gave it one.
+    /// The kernel gives back `lookups` of the references to an inode that it got from replies.
     pub fn forget(&self, ino: Ino, lookups: u64) {
         if self.caches.forget_lookups(ino, lookups) {
             host::lock(&self.unlinked).remove(&ino);

@@ -45,6 +45,7 @@ pub(crate) const COLLECTORS: usize = 4;
 pub(crate) struct Watch {
     /// When the last read returned.
     last_read: Option<BootInstant>,
+    /// For each session, its last heartbeat, and for how long this heartbeat has been unchanged.
     silent: HashMap<SessionId, (Time, Duration)>,
 }
 

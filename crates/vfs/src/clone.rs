@@ -11,7 +11,7 @@ impl Vfs {
     /// now. No access is checked, so the caller must be the superuser or the user that runs the mount.
     ///
     /// # Errors
-    /// EPERM if this mount squashes callers; those of [`client::Meta::clone_tree`].
+    /// EPERM if this mount squashes callers; those of a flush; those of [`client::Meta::clone_tree`].
     pub fn clone_tree(
         &self,
         request: &CloneRequest,

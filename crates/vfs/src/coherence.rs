@@ -43,13 +43,14 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     fn invalidate_content(&self, ino: Ino);
     /// Invalidates attributes and cached data, and then calls `then`. Asynchronous.
     fn invalidate_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>);
-    /// As [`Kernel::invalidate_content`], for `len` bytes from `offset` on.
+    /// Invalidates attributes, and `len` bytes of cached data from `offset` on. Asynchronous.
     fn invalidate_range(&self, ino: Ino, offset: u64, len: u64);
     /// Makes the kernel look the name up again before it uses it. Asynchronous.
     fn expire_name(&self, parent: Ino, name: &[u8]);
     /// As [`Kernel::expire_name`], for all names. Does nothing unless [`Kernel::can_expire_all`].
     fn expire_all(&self);
-    /// Whether all names can be expired at once. If not, no name gets a lifetime longer than the lease.
+    /// Whether all names can be expired at once. If not, a mount that is notified of changes gives no name a
+    /// lifetime longer than the lease.
     fn can_expire_all(&self) -> bool;
     /// Whether each reference to an inode that a reply gives comes back by FORGET. If not, nothing is kept
     /// for deleted inodes.
@@ -405,7 +406,7 @@ impl Caches {
     }
 
     /// Invalidates what the kernel knows about access, because the volume's rules for SIDs changed. This
-    /// client's own records stay, because none of them depends on the rules of another version.
+    /// client's own caches stay, because the version of the rules is in the key of all that depends on them.
     pub(crate) fn invalidate_access(&self) {
         self.repeats.add(Outdated::Everything, &self.in_flight);
         self.invalidate_kernel(false);

@@ -8,8 +8,9 @@
 //!
 //! - Files that cannot continue are *lost*: each call on them fails with EIO until they are closed, and their
 //!   uncommitted data is dropped. These are files on which this mount held locks (another mount may hold them
-//!   now), unlinked inodes (other mounts delete those), and files with stored blocks that no row names
-//!   (`limen gc` may have deleted those blocks, because no session protected them).
+//!   now), unlinked inodes (other mounts delete those), files whose changes in held directories were answered
+//!   but not committed (those changes are lost), and files with stored blocks that no row names (`limen gc`
+//!   may have deleted those blocks, because no session protected them).
 //! - The data of all other files is committed under the new session.
 //!
 //! An operation that depends on the state of an open file must not run under a later session than the one

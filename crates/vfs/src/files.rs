@@ -134,8 +134,8 @@ impl Files {
         }
     }
 
-    /// Writes `bytes` at `offset`. The bytes are stored at the next flush. Call [`Self::kill_priv_of_writer`]
-    /// first.
+    /// Writes `bytes` at `offset`. The bytes are committed at the next flush. Call
+    /// [`Self::kill_priv_of_writer`] first.
     ///
     /// # Errors
     /// EBADF if the file is not open; EFBIG if the write ends beyond 2^63 - 1 bytes; EIO if the file was lost
@@ -245,7 +245,8 @@ impl Files {
     /// Closes one handle of a file. The last close deletes an inode that has no name.
     ///
     /// # Errors
-    /// As [`Self::flush`]. The file is closed even then, and data that could not be stored is lost.
+    /// As [`Self::flush`]; those of the database. The handle is closed even then. If it was the last one,
+    /// data that could not be stored is lost.
     pub fn close(&self, ino: Ino) -> Result<(), Errno> {
         // The kernel may write back pages of a mapping after the last FLUSH.
         let (flushed, closed, bytes) = match self.base.open.get(ino) {

@@ -1,4 +1,5 @@
-//! The background threads of a mount while its session lasts. They do not wait for each other.
+//! The background threads of a mount while its session lasts, except those of [`crate::coherence`]. They do
+//! not wait for each other.
 //!
 //! | thread            | does                                                        | waits for       |
 //! |-------------------|-------------------------------------------------------------|-----------------|
@@ -26,7 +27,8 @@ use crate::compact;
 use crate::lifecycle::Lifecycle;
 use crate::soft_limits::SoftLimits;
 
-/// How often the embedded engine is synced to disk: as often as ext4 with the mount option `commit=1`.
+/// How often the embedded engine is synced to disk: as often as ext4 with the mount option `commit=1`. Other
+/// threads check this often whether they have work.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// How long written data may stay only in memory if no program closes or syncs the file.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);

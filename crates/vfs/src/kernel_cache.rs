@@ -26,8 +26,8 @@ const SHARDS: usize = 64;
 /// Each reply looks up an inode, so this map uses a fast hash.
 type Shard = HashMap<Ino, KernelInode>;
 
-/// A request takes less time than this, from its start in the kernel until the kernel has applied the reply,
-/// unless the database hangs.
+/// A request is assumed to take less time than this, from its start in the kernel until the kernel has
+/// applied the reply. It takes longer only if the database hangs.
 pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// The inodes that the kernel holds.

@@ -49,7 +49,8 @@ impl Lifecycle {
     /// but not committed, and removes the sessions of ended processes.
     ///
     /// # Errors
-    /// Those of the database.
+    /// EBUSY if a tool has the volume exclusively; ESTALE if the volume was removed, restored or moved since
+    /// it was opened; those of the database.
     pub fn begin(&self, info: SessionInfo) -> Result<(), Errno> {
         self.cleanup.replay()?;
         self.cleanup.watch_sessions(&mut Watch::default())?;
@@ -65,7 +66,7 @@ impl Lifecycle {
     /// Marks the lost files, then begins a new session in place of the one that other mounts have removed.
     ///
     /// # Errors
-    /// Those of the database. The session then stays lost.
+    /// As [`Lifecycle::begin`]. The session then stays lost.
     pub(crate) fn recover(&self) -> Result<(), Errno> {
         let lost = self.base.meta.session();
         self.base.caches.invalidate_all();

@@ -11,8 +11,8 @@
 //!
 //! With access-based enumeration, a listing hides the entries that the caller may not read. Each entry is
 //! checked when its name is read; its inode is read in the same request. The check uses the credential that
-//! the caller had when it opened the directory. If the listing and all its inodes are cached, a listing costs
-//! no request for any caller: for each entry, the inode and the decision are looked up in memory.
+//! the caller had when it opened the directory. If the names, the inodes and their ACLs are cached, a listing
+//! sends no request to the database for any caller: each decision is made in memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -165,7 +165,7 @@ impl ViewerState {
 
 /// Entries read from the database in one round trip.
 const PAGE: usize = 1024;
-/// A listing longer than this is not cached.
+/// A listing that is longer than this by more than a page is not cached.
 const MAX_KEPT: usize = 200_000;
 /// The number of names that all open directories may buffer together, of some 100 bytes each. Beyond that, a
 /// listing drops the names that its caller has passed.
@@ -204,7 +204,8 @@ impl OpenListings {
     /// # Errors
     /// ESTALE if the inode does not exist; ENOTDIR if it is not a directory; ESTALE if the kernel checked
     /// outdated permissions and the caller's credential cannot be read; EACCES if the caller may not read the
-    /// directory, or if the decision needs a credential that cannot be read.
+    /// directory, or if the decision needs a credential that cannot be read; EIO if the ACL is missing or
+    /// damaged; those of the database.
     pub fn opendir(&self, caller: &Caller<'_>, ino: Ino) -> Result<DirHandle, Errno> {
         let held = self.base.caches.held_by_kernel();
         let inode = self.base.attributes.inode(ino)?;
@@ -360,7 +361,7 @@ impl OpenListings {
     }
 
     /// Reads more names; returns `false` at the end of the directory. `true` does not mean that a new name is
-    /// shown. After an error, `names` is unchanged, so that the next call continues at the same place.
+    /// shown. An error adds no names, so that the next call continues at the same place.
     fn read_more(&self, dir: &OpenDir, names: &mut NameWindow, inodes: bool) -> Result<bool, Errno> {
         if names.at_end {
             return Ok(false);

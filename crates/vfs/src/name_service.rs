@@ -237,10 +237,10 @@ impl State {
     }
 }
 
-/// Asks getent.
+/// Asks getent. `None` if the name or id does not exist, or if getent or timeout(1) is not installed.
 ///
 /// # Errors
-/// It cannot be run, was ended by a signal, or has not answered in time.
+/// Fails if getent does not answer in time, is ended by a signal, or ends with another exit code.
 fn query(program: &str, question: &Question) -> io::Result<Option<(String, u32)>> {
     let database = if question.is_group { "group" } else { "passwd" };
     let key = match &question.key {

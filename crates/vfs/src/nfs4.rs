@@ -6,12 +6,13 @@
 //! projection denies. The operations in [`ops`] check everything that the kernel lets through, with the NFSv4
 //! ACL.
 //!
-//! Only the kernel checks search permission on directories. If the projection is not exact for search, the
+//! The kernel checks search permission on directories. If the projection is not exact for search, the
 //! directory's attributes get a lifetime of zero ([`Attr::per_caller`](crate::Attr::per_caller)): the kernel
-//! then sends GETATTR on behalf of every caller before it grants search (`fuse_permission`), and returns an
-//! error of GETATTR to the program. So names below stay cached, a caller without search permission gets
-//! EACCES before they are looked up, and no LOOKUP is ever denied: the kernel would treat a denied LOOKUP as
-//! a removed name, and unmount a file system that is mounted there (`d_invalidate`).
+//! then sends GETATTR on behalf of every caller before it grants search (`fuse_permission`), the daemon
+//! checks the ACL, and the kernel returns an error of GETATTR to the program. So names below stay cached, and
+//! a caller without search permission gets EACCES before they are looked up. No LOOKUP is denied, except to
+//! squashed callers: the kernel treats a denied LOOKUP as a removed name, and unmounts a file system that is
+//! mounted there (`d_invalidate`).
 
 use acl::nfs4::{self, Mask, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;

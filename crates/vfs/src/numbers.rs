@@ -8,9 +8,9 @@
 //! 1. A thread gets an [`AllocationGuard`] before it takes a number, and keeps the guard until the row is
 //!    committed or the slice is given up. The floor of the guard is `left.start` when the guard is created.
 //! 2. `left.start` never decreases: numbers are taken from it upwards, a new lease begins at the volume's
-//!    counter or above, and [`NumberAllocator::advance`] raises it to that counter. So a number that is taken
-//!    under a guard is not below the guard's floor, and a number that is taken later is not below the current
-//!    `left.start`.
+//!    counter or above, and [`NumberAllocator::advance`] and [`NumberAllocator::discard_lease`] raise it to
+//!    that counter. So a number that is taken under a guard is not below the guard's floor, and a number that
+//!    is taken later is not below the current `left.start`.
 //! 3. `first` is the minimum of all floors, `left.start`, and the slice numbers in rows that are queued for a
 //!    commit.
 //! 4. A commit that was given up in doubt may still arrive and name slices whose guard was dropped. So if a

@@ -131,7 +131,7 @@ impl OpenFile {
         host::lock(&self.data)
     }
 
-    /// Records that the buffer has dirty bytes up to `end`. The caller holds the lock, as for
+    /// Records that the buffer has dirty bytes up to `end`. The caller holds the lock of `data`, as for
     /// [`OpenFile::set_clean`].
     pub(crate) fn set_dirty(&self, end: u64, now: Time) {
         self.mtime_nanos.store(now.nanos(), Ordering::Relaxed);

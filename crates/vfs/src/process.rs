@@ -111,7 +111,7 @@ pub fn start_time(pid: u32) -> Option<u64> {
 fn boot_offset() -> Option<i64> {
     let namespace = |name| fs::read_link(format!("/proc/self/ns/{name}")).ok();
     let own = namespace("time");
-    // The kernel has no time namespaces.
+    // Without `ns/time`, the kernel has no time namespaces.
     if own.is_none() {
         return Some(0);
     }

@@ -115,8 +115,8 @@ impl Files {
     }
 
     /// As [`Self::kill_priv_of_writer`], for FALLOCATE and COPY_FILE_RANGE. Unlike WRITE and SETATTR, these
-    /// requests do not say whether the caller has `CAP_FSETID`, although the kernel leaves `file_modified` to
-    /// the server. User 0 is assumed to have this capability unless it is squashed.
+    /// requests do not say whether the caller has `CAP_FSETID`, although the kernel leaves it to the server
+    /// to clear the bits (`file_modified`). User 0 is assumed to have this capability unless it is squashed.
     fn kill_priv_unless_root(&self, caller: &Caller<'_>, ino: Ino) -> Result<(), Errno> {
         if caller.is_superuser { Ok(()) } else { self.kill_priv(ino) }
     }

@@ -24,7 +24,7 @@ pub struct SessionInfo {
     pub mountpoint: String,
 }
 
-/// The times of a session. All are measured by clocks that continue during a suspend.
+/// The times of a session. `valid_for` includes the time during which this machine is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionTimes {
     /// How often a session is renewed, and how often the other sessions are read.
@@ -52,9 +52,9 @@ impl Default for SessionTimes {
     }
 }
 
-/// When a session is removed, no cache that depends on it is valid any more: neither this mount's cache, nor
-/// the records that it gave the kernel at the last moment. One tenth is added for clocks that run at
-/// different speeds.
+/// At least three renewals are tried before a mount's cache expires. When a session is removed, no cache that
+/// depends on it is valid any more: neither the cache of its mount, nor the records that the mount gave the
+/// kernel at the last moment. One tenth is added for clocks that run at different speeds.
 const _: () = {
     let SessionTimes { heartbeat, valid_for, remove_after, .. } = SessionTimes::DEFAULT;
     assert!(heartbeat.as_secs() * 3 < valid_for.as_secs());

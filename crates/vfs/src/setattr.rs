@@ -51,8 +51,8 @@ impl Vfs {
             mtime: change.mtime,
             sets_times_to_now: change.sets_times_to_now,
             is_open: change.is_open,
-            // The caller's other groups are not known here. If its primary group is not the file's group,
-            // SGID is cleared.
+            // For a change of owner or group. The caller's supplementary groups are not known here, so if its
+            // primary group is not the file's group, SGID is cleared.
             keep_sgid: caller.is_superuser || caller.gid == self.attributes.inode(ino)?.gid,
             kill_suidgid: change.kill_suidgid,
             is_superuser: caller.is_superuser,

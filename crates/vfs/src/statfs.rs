@@ -62,7 +62,8 @@ impl Vfs {
 
 impl StatFs {
     /// The usage of the nearest quota, which is the first in `quotas`, and the room that the volume and all
-    /// quotas leave. With a single quota, the size is its hard limit, as on XFS (`xfs_qm_statvfs`).
+    /// quotas leave. With a single quota, the size is its hard limit, unless the volume has less room. XFS
+    /// shows the soft limit if there is one (`xfs_qm_statvfs`).
     fn within(self, quotas: &[Quota]) -> StatFs {
         let Some(nearest) = quotas.first() else { return self };
         let used = |count: i64| count.max(0).unsigned_abs();

@@ -31,7 +31,8 @@ impl Vfs {
     /// chunk. Chunks that are changed all the time stay as they are.
     ///
     /// # Errors
-    /// EIO if the store or the database fails, or if the session ends; ENOSPC and EDQUOT of the store.
+    /// Those of a flush if the file is open; EIO if the store or the database fails, or if the session ends;
+    /// ENOSPC and EDQUOT of the store.
     pub fn compact(&self, ino: Ino) -> Result<Compacted, Errno> {
         let _running = host::read(&self.lifecycle.tools);
         if let Some(file) = self.base.open.get(ino).filter(|file| !file.is_orphan() && !file.is_fenced()) {

@@ -12,8 +12,7 @@ use types::{Errno, Time};
 use crate::caller::BY_KERNEL;
 use crate::cleanup::Cleanup;
 
-/// The maximum number of entries that one call deletes. Between two calls, the thread checks whether the
-/// session ends.
+/// The maximum number of entries that one call tries to delete. Between two calls, the thread pauses.
 const ENTRIES_AT_ONCE: u64 = 4096;
 /// The oldest directories are deleted early while the volume uses at least this percentage of one of its
 /// limits.

@@ -37,7 +37,7 @@ const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 pub(crate) const NFS4_ACL: &[u8] = b"system.nfs4_acl";
 pub(crate) const NFS4_DACL: &[u8] = b"system.nfs4_dacl";
-/// As [`NFS4_DACL`], with [`Sids::Mapped`]. It is not listed, so that no program copies an ACL twice.
+/// As [`NFS4_DACL`], with [`Sids::Mapped`]. It is not listed, so that no program copies it.
 const NFS4_DACL_IDS: &[u8] = b"system.nfs4_dacl_ids";
 /// The volume stores no SELinux labels. EOPNOTSUPP makes `ls` stop requesting the label of each file.
 const SELINUX: &[u8] = b"security.selinux";

@@ -139,7 +139,7 @@ impl Decision {
         self.then_mask(entry.mask, entry.is_allow())
     }
 
-    /// As `then`, for an entry with this mask. It does not change the decisions of earlier entries.
+    /// As `then`, for an entry with this mask. The decisions of earlier entries stay.
     pub(super) fn then_mask(self, mask: Mask, is_allow: bool) -> Self {
         let open = mask.without(self.granted | self.denied);
         if is_allow {

@@ -10,7 +10,7 @@ use super::{AclError, AclFlags, AclMode, Entry, EntryFlags, Kind, Mask, Nfs4Acl}
 pub enum AclInherit {
     /// No entry passes.
     Discard,
-    /// Only deny entries pass.
+    /// All entries except allow entries pass.
     NoAllow,
     /// All entries pass, but allow entries lose the permissions to change ACL and owner.
     #[default]
@@ -61,9 +61,9 @@ pub struct Inherited {
     pub acl: Option<Nfs4Acl>,
 }
 
-/// The permissions of a file created with `mode` and `umask` (nine bits, the others are ignored) in a
-/// directory with this ACL. Equivalent to `zfs_acl_ids_create` and `zfs_acl_inherit`, which receive a mode
-/// from which the bits of the umask are already removed. SUID, SGID and sticky bits of `mode` stay.
+/// The permissions of a file created with `mode` and the low nine bits of `umask` in a directory with this
+/// ACL. Equivalent to `zfs_acl_ids_create` and `zfs_acl_inherit`, which receive a mode from which the bits of
+/// the umask are already removed. SUID, SGID and sticky bits of `mode` stay.
 ///
 /// Symbolic links, and files in directories without inheritable entries, get the mode and no ACL. For other
 /// files, the entries that pass are marked as inherited. Entries for the mode are put around them, unless the

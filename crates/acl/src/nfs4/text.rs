@@ -15,9 +15,9 @@ const FLAGS: &str = "flags:";
 const GROUP_LETTER: char = 'g';
 
 impl Nfs4Acl {
-    /// Parses entries separated by commas or line ends. Blanks, and comments from `#` to the end of the line,
-    /// are skipped, so that the output of `nfs4_getfacl` with numeric ids can be read. Letters may come in
-    /// any order.
+    /// Parses entries separated by commas or line ends. Blanks around an entry, and comments from `#` to the
+    /// end of the line, are skipped, so that the output of `nfs4_getfacl` with numeric ids can be read.
+    /// Letters may come in any order.
     ///
     /// # Errors
     /// Those of [`AclError`] except `Size`.

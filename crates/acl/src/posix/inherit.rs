@@ -12,8 +12,8 @@ pub struct Inherited {
     pub default: Option<PosixAcl>,
 }
 
-/// The permissions of a file created with `mode` and `umask` (nine bits, the others are ignored) in a
-/// directory with this default ACL. Equivalent to `posix_acl_create` and `posix_acl_create_masq`.
+/// The permissions of a file created with `mode` and the low nine bits of `umask` in a directory with this
+/// default ACL. Equivalent to `posix_acl_create` and `posix_acl_create_masq`.
 ///
 /// Without a default ACL, the umask limits the mode. With a default ACL, even a minimal one, the umask is
 /// ignored. The file's access ACL is the default ACL in which the mode limits the entries of the owner, of

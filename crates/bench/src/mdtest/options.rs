@@ -10,7 +10,7 @@ use vfs::Vfs;
 /// The maximum number of directories and files together.
 const MAX_ENTRIES: u64 = 100_000_000;
 
-/// The paths of deeper trees would be too long to open.
+/// The largest depth. The paths of much deeper trees would exceed `PATH_MAX`.
 const MAX_DEPTH: i64 = 256;
 
 /// The options of the benchmark.

@@ -8,8 +8,8 @@ use hashbrown::HashTable;
 use meta::Seq;
 use ops::{Key, Value};
 
-/// A time in nanoseconds since the cache was created. Half the size of an [`Instant`](host::Instant), because
-/// each slot has two.
+/// A time in nanoseconds since the cache was created. It has half the size of an [`Instant`](host::Instant),
+/// which matters because each slot has two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment(pub(super) u64);
 

@@ -94,7 +94,8 @@ impl<'a> Classes<'a> {
     /// Whether the view's edit applies to this inode. `inside` tells whether the inode is in a directory
     /// whose whole content is edited.
     pub(super) fn is_edited(&self, inode: &Inode, inside: bool) -> bool {
-        // A recursive change neither follows nor changes symbolic links.
+        // `setfacl -R` and `chmod -R` neither follow nor change the symbolic links in a directory. `chown -R`
+        // changes their owner, which is not taken into account.
         inside && inode.kind != FileType::Symlink
             || self.view.edit.as_ref().is_some_and(|(ino, ..)| *ino == inode.ino)
     }

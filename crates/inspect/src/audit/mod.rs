@@ -1,10 +1,11 @@
 //! The permissions of a user on all names of a volume.
 //!
 //! The walk visits every name once, directory by directory, in pages of entries with their inodes. The next
-//! page of a directory is read only after all directories of the previous page. So memory grows with the
-//! depth of the tree, not with the number of files. Access follows from ACL, owner, group and mode, and most
-//! files share these with many others. So each distinct combination is decided once. An ACL is read when a
-//! combination first needs it, not with each inode that has it.
+//! page of a directory is read only when no directory of the previous page waits to be read. So memory grows
+//! with the depth of the tree, not with the number of files. Access follows from ACL, owner, group and mode,
+//! and most files share these with many others. So each thread decides each distinct combination once, as
+//! long as its cache has room. An ACL is read when a combination first needs it, not with each inode that has
+//! it.
 //!
 //! A name is *reached* if all directories above it may be searched. A directory that may not be searched
 //! denies access to everything below it.

@@ -48,7 +48,7 @@ pub struct Rights {
     pub execute: bool,
     /// To remove the name.
     pub delete: bool,
-    /// To change mode and ACL, as its owner or by capability.
+    /// To change the mode and ACL of the file, as its owner or by capability.
     pub own: bool,
 }
 
@@ -130,7 +130,7 @@ pub struct SeenEntry {
 /// Called for every name. An error ends the audit.
 pub type OnName<'a, E> = dyn FnMut(VisitedName<'_>) -> Result<(), E> + 'a;
 
-/// Called with the progress of an audit.
+/// Called with the number of names that a thread has visited since its last call.
 pub type Progress<'a> = dyn Fn(u64) + Sync + 'a;
 
 /// Why an audit failed.

@@ -53,8 +53,8 @@ impl<'e> Texts<'e> {
         Texts { engine, known: HashMap::new(), bytes: 0 }
     }
 
-    /// The text of an inode's ACL; `None` if the inode has none, or if it is missing. `ahead` are the inodes
-    /// whose ACLs are needed next; the same request reads these.
+    /// The text of an inode's ACL; `None` if the inode has no ACL, or its ACL is not stored. `ahead` are the
+    /// inodes whose ACLs are needed next; the same request reads these.
     ///
     /// # Errors
     /// The inode has changed; the database fails.

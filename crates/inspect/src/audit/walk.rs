@@ -15,11 +15,12 @@ use crate::path::join;
 /// The number of entries read at once, about 200 bytes each.
 const PAGE: usize = 8192;
 
-/// From this depth on, pages are small, because one page of each directory above is held in memory.
+/// From this depth on, pages are small, because the subdirectories of one page of each directory above are
+/// held in memory.
 const DEEP: usize = 32;
 const PAGE_DEEP: usize = 64;
 
-/// The maximum number of directories above the start. It bounds the walk on a damaged volume.
+/// The maximum number of directories above the start. It bounds the search for the root on a damaged volume.
 const MAX_DEPTH: usize = 1 << 16;
 
 pub(super) struct Audited<'a> {

@@ -13,7 +13,8 @@
 //! are in flight, the transactions of each request must not conflict, and a transaction that the server
 //! refuses must not fail the others.
 //!
-//! Lock order: only the queue's lock, never held across a request to the inner engine.
+//! Lock order: the queue's lock and the lock of a caller's state are never held together, and neither is held
+//! across a request to the inner engine.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
