@@ -297,7 +297,7 @@ fn records_of_unlinked_files_are_left_out_and_not_counted() {
 }
 
 /// The most effects that [`Failing`] accepts in a transaction.
-const FEW: usize = 24;
+const FEW: usize = 100;
 
 /// Rejects large transactions, and fails every second commit of others, alternately before and after it is
 /// done.
