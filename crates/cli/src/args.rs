@@ -67,18 +67,15 @@ LIMEN_LOG filters the log, e.g. LIMEN_LOG=debug or LIMEN_LOG=info,vfs=trace.",
     )
 }
 
-/// The kinds of stores, with a line for each form of a bucket.
+/// The kinds of stores, with an example of each form of a bucket.
 fn stores() -> String {
     let mut text = String::new();
     for store in chunk::STORES {
-        let (first, others) = match store.buckets {
-            [] => ("", &[][..]),
-            [(_, first), others @ ..] => (*first, others),
-        };
         // Show only the text before the semicolon; the rest is in the help of limen format.
         let about = store.about.split(';').next().unwrap_or_default();
-        text.push_str(&format!("  {:<8}{first:<36}{about}\n", store.name));
-        others.iter().for_each(|(_, example)| text.push_str(&format!("  {:<8}{example}\n", "")));
+        let examples: Vec<&str> = store.buckets.iter().map(|(_, example)| *example).collect();
+        let examples = if examples.is_empty() { String::new() } else { format!(": {}", examples.join(", ")) };
+        text.push_str(&format!("  {:<8}{about}{examples}\n", store.name));
     }
     text
 }
