@@ -140,21 +140,19 @@ fn from_opendal(error: opendal::Error) -> StoreError {
     if error.kind() == ErrorKind::NotFound {
         return StoreError::NotFound;
     }
-    if error.is_persistent() || error.is_temporary() {
-        // All retries are used up, or the error is not temporary: opendal's retry layer marks every error
-        // that it returns as persistent. So the search below serves only stores without that layer.
-        return StoreError::Other(Errno::ETIMEDOUT, plain(&error));
-    }
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        if let Some(os) = inner.downcast_ref::<io::Error>()
-            && os.raw_os_error().is_some()
-        {
-            return StoreError::Other(Errno::from(os), plain(&error));
-        }
-        cause = inner.source();
-    }
-    StoreError::Other(Errno::EIO, plain(&error))
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    let os = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().filter(|os| os.raw_os_error().is_some()).map(Errno::from)
+    };
+    let errno = causes.filter_map(os).next();
+    // The retry layer marks every error that it returns as persistent, so the kinds tell which are temporary.
+    let is_retried = error.is_persistent() || error.is_temporary();
+    let errno = match (errno, error.kind()) {
+        (Some(errno @ (Errno::ENOSPC | Errno::EDQUOT)), _) => errno,
+        (_, ErrorKind::Unexpected | ErrorKind::RateLimited) if is_retried => Errno::ETIMEDOUT,
+        (errno, _) => errno.unwrap_or(Errno::EIO),
+    };
+    StoreError::Other(errno, plain(&error))
 }
 
 #[cfg(test)]
@@ -162,6 +160,25 @@ mod tests {
     use super::*;
     use opendal::services::Memory;
     use tokio::runtime::Builder;
+
+    #[test]
+    fn only_errors_that_may_pass_are_timeouts() {
+        let errno = |kind, cause: Option<i32>| {
+            let error = opendal::Error::new(kind, "failed").set_persistent();
+            let error = match cause {
+                Some(errno) => error.set_source(io::Error::from_raw_os_error(errno)),
+                None => error,
+            };
+            match from_opendal(error) {
+                StoreError::Other(errno, _) => errno,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(errno(ErrorKind::Unexpected, Some(28)), Errno::ENOSPC);
+        assert_eq!(errno(ErrorKind::Unexpected, Some(111)), Errno::ETIMEDOUT);
+        assert_eq!(errno(ErrorKind::RateLimited, None), Errno::ETIMEDOUT);
+        assert_eq!(errno(ErrorKind::PermissionDenied, None), Errno::EIO);
+    }
 
     #[test]
     fn a_read_beyond_the_end_of_an_object_is_short() {
