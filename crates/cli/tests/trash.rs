@@ -140,6 +140,7 @@ fn users_see_and_purge_only_their_own() {
     fs::set_permissions(m.at(""), fs::Permissions::from_mode(0o777)).unwrap();
     fs::write(m.at("of root"), "secret").unwrap();
     as_user(1000, 1000, || fs::write(m.at("of 1000"), "x").unwrap());
+    wait_for_release();
     fs::remove_file(m.at("of root")).unwrap();
     as_user(1000, 1000, || fs::remove_file(m.at("of 1000")).unwrap());
     let kind = |path: PathBuf| fs::read_dir(path).err().map(|error| error.kind());
@@ -193,6 +194,7 @@ fn users_see_and_purge_only_their_own() {
     let remove = |name: &str| {
         as_user(201_000, 201_000, || {
             fs::write(m.at(name), "x").unwrap();
+            wait_for_release();
             fs::remove_file(m.at(name)).unwrap();
         });
     };
@@ -208,10 +210,11 @@ fn users_see_and_purge_only_their_own() {
     m.remount_with(&["--all-squash"]);
     as_user(1000, 1000, || {
         fs::write(m.at("squashed"), "x").unwrap();
+        wait_for_release();
         fs::remove_file(m.at("squashed")).unwrap();
     });
-    let listed = as_1000(&["trash", "ls", &mnt]);
-    assert!(String::from_utf8(listed.stdout).unwrap().contains("squashed"));
+    let listed = common::Said::from(as_1000(&["trash", "ls", &mnt]));
+    assert!(listed.out.contains("squashed"), "{listed:?}");
     m.remount();
     assert_eq!(names(&mnt), ["squashed"]);
     fsck(&m.place);
