@@ -239,8 +239,8 @@ impl<'e> Load<'e> {
             let (size, marker) = (effects.len(), format!("{} {line}", self.id));
             match self.commit_one(effects, marker) {
                 Ok(()) => (self.lines, rest) = (line, after),
-                Err(DumpError::Engine(error)) if error.is_refusal() && part.len() > 1 => {
-                    self.max_effects = (size / 2).max(1);
+                Err(DumpError::Engine(error)) if error.is_refusal() && part.len() > 1 && size > 1 => {
+                    self.max_effects = size * 3 / 4;
                 }
                 Err(error) => return Err(error),
             }
