@@ -955,7 +955,7 @@ fn dump_of_a_volume_that_never_rests_is_of_a_moment_that_the_engine_shows() {
     }
 }
 
-/// A stream in which there is always one more change.
+/// A stream that returns one more change with each answer.
 #[derive(Debug)]
 struct Endless;
 
@@ -977,12 +977,12 @@ impl Engine for NeverEmpty {
     }
 }
 
+/// On etcd, a busy volume has changes in every answer.
 #[test]
-fn dump_beside_a_stream_that_is_never_empty_fails() {
+fn dump_beside_a_stream_that_is_never_empty_ends() {
     let engine: Arc<dyn Engine> = Arc::new(NeverEmpty(sample()));
     let spool = tempfile::tempfile().unwrap();
-    let error = dump_live(&engine, spool, &mut |_| Ok(()), &mut |_| Ok(())).unwrap_err();
-    assert!(matches!(error, DumpError::TooFast), "{error}");
+    dump_live(&engine, spool, &mut |_| Ok(()), &mut |_| Ok(())).unwrap();
 }
 
 /// Appends a row to file 7, which has 1000 chunks, before and after each read of a dump, without limit. If

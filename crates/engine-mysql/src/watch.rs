@@ -36,7 +36,7 @@ const PERIOD: Duration = Duration::from_millis(10);
 /// After this time, the stream checks whether a missing number will ever appear. It is far longer than a
 /// transaction takes.
 const MISSING: Duration = Duration::from_millis(250);
-/// The maximum number of rows that one poll reads.
+/// The maximum number of rows that one request reads.
 const ROWS: usize = 4096;
 
 #[derive(Debug)]
@@ -105,36 +105,41 @@ impl Log for Rows {
             sure = self.settle()?.unwrap_or(0);
             self.missing = Instant::now();
         }
-        // Use one statement, so that all rows are of one moment.
-        let rows = self.conn.rows(&format!(
-            "SELECT 0, epoch, @@GLOBAL.read_only, NULL, NULL FROM `@layout` UNION ALL \
-             SELECT upto, NULL, NULL, NULL, NULL FROM `@trimmed` UNION ALL \
-             (SELECT id, NULL, NULL, op_id, invalidations FROM `@log` WHERE id > {known} ORDER BY id LIMIT {ROWS})"
-        ))?;
-        let [now, trimmed, log @ ..] = &rows[..] else {
-            return Err(Malformed("the row of layout or trimmed is missing").into());
-        };
-        let (mut changes, mut last) = (Vec::new(), 0);
-        for row in log.iter().map(plain) {
-            let id = row.number(0)?;
-            last = last.max(id);
-            if self.numbers.deliver(id) {
-                let by = row.bytes(3)?.first_chunk().map(|session| SessionId(u64::from_be_bytes(*session)));
-                let by = by.ok_or(Malformed("the id of an operation is too short"))?;
-                let invalidations = Invalidation::decode(row.bytes(4)?);
-                let invalidations =
-                    invalidations.ok_or(Malformed("the changes of an operation are unreadable"))?;
-                changes.push(Change { seq: Seq(id), by, invalidations });
+        let (mut changes, mut last) = (Vec::new(), known);
+        loop {
+            // Use one statement, so that all rows are of one moment.
+            let rows = self.conn.rows(&format!(
+                "SELECT 0, epoch, @@GLOBAL.read_only, NULL, NULL FROM `@layout` UNION ALL \
+                 SELECT upto, NULL, NULL, NULL, NULL FROM `@trimmed` UNION ALL \
+                 (SELECT id, NULL, NULL, op_id, invalidations FROM `@log` WHERE id > {last} ORDER BY id LIMIT {ROWS})"
+            ))?;
+            let [now, trimmed, log @ ..] = &rows[..] else {
+                return Err(Malformed("the row of layout or trimmed is missing").into());
+            };
+            for row in log.iter().map(plain) {
+                let id = row.number(0)?;
+                last = last.max(id);
+                if self.numbers.deliver(id) {
+                    let by =
+                        row.bytes(3)?.first_chunk().map(|session| SessionId(u64::from_be_bytes(*session)));
+                    let by = by.ok_or(Malformed("the id of an operation is too short"))?;
+                    let invalidations = Invalidation::decode(row.bytes(4)?);
+                    let invalidations =
+                        invalidations.ok_or(Malformed("the changes of an operation are unreadable"))?;
+                    changes.push(Change { seq: Seq(id), by, invalidations });
+                }
+            }
+            if self.was.get_or_insert_with(|| now.clone()) != now {
+                return Err(Failure::Wiped);
+            }
+            if plain(trimmed).number(0)? > known {
+                return Err(Failure::Missed);
+            }
+            if log.len() < ROWS {
+                break;
             }
         }
-        if self.was.get_or_insert_with(|| now.clone()) != now {
-            return Err(Failure::Wiped);
-        }
-        if plain(trimmed).number(0)? > known {
-            return Err(Failure::Missed);
-        }
-        // If the poll returned the maximum number of rows, there may be more rows after the last one.
-        self.numbers.pass(if log.len() >= ROWS { sure.min(last) } else { sure });
+        self.numbers.pass(sure);
         if self.numbers.is_settled() || self.numbers.known() != known {
             self.missing = Instant::now();
         }

@@ -56,11 +56,23 @@ impl Watcher {
         self.conn.ask_master(&command)
     }
 
-    /// Decodes the answer of XREAD: one stream and its entries.
-    fn take(&mut self, answer: Value) -> Result<Vec<Change>, Failure> {
-        let streams: Option<Vec<(Vec<u8>, Vec<Entry>)>> = take(answer)?;
+    fn read_all(&mut self, wait: Duration) -> Result<Vec<Change>, Failure> {
+        let answer = self.ask(wait)?;
         let mut changes = Vec::new();
+        let mut entries = self.take(answer, &mut changes)?;
+        while entries >= MAX_ENTRIES {
+            let answer = self.ask(Duration::ZERO)?;
+            entries = self.take(answer, &mut changes)?;
+        }
+        Ok(changes)
+    }
+
+    /// Decodes the answer of XREAD: one stream and its entries. Returns the number of entries.
+    fn take(&mut self, answer: Value, changes: &mut Vec<Change>) -> Result<usize, Failure> {
+        let streams: Option<Vec<(Vec<u8>, Vec<Entry>)>> = take(answer)?;
+        let mut entries = 0;
         for (id, txns) in streams.into_iter().flatten().flat_map(|(_, entries)| entries) {
+            entries += 1;
             let last = id.strip_suffix("-0").and_then(|id| id.parse::<u64>().ok());
             let last = last.ok_or(Malformed("a change has no number"))?;
             let first = (last + 1).checked_sub(txns.len() as u64);
@@ -79,7 +91,7 @@ impl Watcher {
                 });
             }
         }
-        Ok(changes)
+        Ok(entries)
     }
 }
 
@@ -89,7 +101,7 @@ impl Changes for Watcher {
             let message = format!("{}: changes may have been missed: start a new watch", self.address);
             return Err(EngineError::permanent(message));
         }
-        let changes = self.ask(wait).and_then(|answer| self.take(answer));
+        let changes = self.read_all(wait);
         self.lost = changes.is_err();
         changes.map_err(|failure| failure.engine_error(&self.address, Intent::Read))
     }

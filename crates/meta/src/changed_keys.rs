@@ -10,9 +10,6 @@ use crate::engine::{Changes, Engine, EngineError};
 /// Up to this many changed records are read with one request.
 const FEW: usize = 128;
 
-/// The maximum number of answers with changes that one poll takes from the stream before it gives up.
-const MAX_ANSWERS: u32 = 1_000;
-
 /// The keys that a stream of changes has named, and that have not been read again since.
 #[derive(Debug)]
 pub struct ChangedKeys<K> {
@@ -32,26 +29,17 @@ impl<K: Ord + Clone> ChangedKeys<K> {
         Ok(ChangedKeys { keys: BTreeSet::new(), stream: engine.watch()?.ok_or_else(none)?, key_of })
     }
 
-    /// Takes all changes from the stream, and returns their keys, which are also added to `keys`. `None` if
-    /// there are more than `most` keys, or if changes arrive faster than they are taken. Keys may then be
-    /// missing from `keys`, so the caller must give up.
+    /// Takes all changes from the stream that were committed before this call, and returns their keys, which
+    /// are also added to `keys`. `None` if there are more than `most` keys, so the caller must give up.
     ///
     /// # Errors
     /// Those of [`Changes::next`]; changes may then be missing from here on.
     pub fn poll(&mut self, most: usize) -> Result<Option<BTreeSet<K>>, EngineError> {
-        let mut news = BTreeSet::new();
-        for _ in 0..=MAX_ANSWERS {
-            let changes = self.stream.next(Duration::ZERO)?;
-            if changes.is_empty() {
-                self.keys.extend(news.iter().cloned());
-                return Ok((self.keys.len() <= most).then_some(news));
-            }
-            news.extend(changes.into_iter().flat_map(|change| change.invalidations).filter_map(self.key_of));
-            if news.len() > most {
-                break;
-            }
-        }
-        Ok(None)
+        let changes = self.stream.next(Duration::ZERO)?;
+        let invalidations = changes.into_iter().flat_map(|change| change.invalidations);
+        let news: BTreeSet<K> = invalidations.filter_map(self.key_of).collect();
+        self.keys.extend(news.iter().cloned());
+        Ok((self.keys.len() <= most).then_some(news))
     }
 
     /// Whether so few keys have changed that they can be read with one request.

@@ -154,8 +154,9 @@ pub trait Changes: Send + fmt::Debug {
     /// Returns the changes committed since the previous call. If there are none, waits for one, for at most
     /// `wait`. Each change is delivered once, and only after it can be read. Two changes to the same record
     /// come in the order of their [`Seq`]. An empty result means that the server was queried during this call
-    /// and had no further changes. If the stream polls its server, the call first waits until the polling
-    /// interval has passed since the previous poll.
+    /// and had no further changes. If `wait` is zero, the result has all changes that were committed before
+    /// the call. If the stream polls its server, the call first waits until the polling interval has passed
+    /// since the previous poll.
     ///
     /// # Errors
     /// Changes may be missing from here on: the caller must invalidate what it has cached, and call

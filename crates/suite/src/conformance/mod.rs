@@ -40,7 +40,8 @@ macro_rules! conformance {
     (if $can:expr, $new:expr) => {
         $crate::conformance! { @common $can, $new }
         $crate::conformance! { @cases $can, $new;
-            changes_are_delivered_in_order the_next_call_returns_a_change every_change_is_delivered_once
+            changes_are_delivered_in_order all_changes_are_returned_without_waiting
+            the_next_call_returns_a_change every_change_is_delivered_once
         }
     };
     (without_stream, $new:expr) => {

@@ -66,6 +66,21 @@ pub fn changes_are_delivered_in_order(engine: &dyn Engine) {
     assert_eq!(changes.next(Duration::ZERO).expect("changes"), []);
 }
 
+/// A call that does not wait returns all changes, also if more requests than one are needed to read them.
+pub fn all_changes_are_returned_without_waiting(engine: &dyn Engine) {
+    const COMMITS: u64 = 1_100;
+    const EACH: u64 = 4;
+    apply(engine, (2..2 + EACH).map(|ino| put(ino, FILE)).collect());
+    let mut changes = watch(engine);
+    for size in 1..=COMMITS {
+        let extend = |ino| txn(Vec::new(), vec![Effect::Extend { ino: Ino(ino), size }]);
+        let batch: Vec<_> = (2..2 + EACH).map(extend).collect();
+        engine.commit(&batch).expect("a commit");
+    }
+    assert_eq!(changes.next(Duration::ZERO).expect("changes").len() as u64, COMMITS * EACH);
+    assert_eq!(changes.next(Duration::ZERO).expect("changes"), []);
+}
+
 /// A client that waits for a change gets it from one call.
 pub fn the_next_call_returns_a_change(engine: &dyn Engine) {
     apply(engine, vec![put(2, FILE)]);
