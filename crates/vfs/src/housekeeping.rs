@@ -16,6 +16,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use client::Failure;
@@ -50,8 +51,22 @@ const LOOK_AT_QUOTAS_EVERY: Duration = Duration::from_secs(60);
 /// How long a mount that lost its session waits before it tries again to begin a new one.
 const RECOVER_EVERY: Duration = Duration::from_millis(500);
 
-/// The work of one thread, until the session ends.
+/// The work of one thread, until [`Stop`](crate::stop::Stop) tells it to end.
 type Run = fn(&Lifecycle);
+
+/// A background thread.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    handle: JoinHandle<()>,
+    /// Whether it has stopped its work and will end.
+    is_ending: bool,
+}
+
+impl Thread {
+    pub(crate) fn is_finished(&self) -> bool {
+        self.handle.is_finished()
+    }
+}
 
 const HEARTBEAT: &str = "limen-heartbeat";
 const COMMIT: &str = "limen-commit";
@@ -77,14 +92,32 @@ impl Lifecycle {
     pub fn start_threads(self: &Arc<Self>) -> io::Result<()> {
         let mut threads = host::lock(&self.threads);
         for (name, run) in RUNS {
-            let is_running = threads.get(name).is_some_and(|thread| !thread.is_finished());
+            let is_running =
+                threads.get(name).is_some_and(|thread| !thread.is_ending && !thread.is_finished());
             if is_running || name == COMMIT && !self.base.meta.is_holding() {
                 continue;
             }
             let lifecycle = Arc::clone(self);
-            threads.insert(name, host::spawn(name, move || run(&lifecycle))?);
+            let work = move || {
+                while !lifecycle.is_thread_ending(name) {
+                    run(&lifecycle);
+                }
+            };
+            threads.insert(name, Thread { handle: host::spawn(name, work)?, is_ending: false });
         }
         Ok(())
+    }
+
+    /// Whether the thread of this name must end. It must not if the pause for which it stopped its work was
+    /// given up meanwhile: then [`Lifecycle::start_threads`] has still found it running.
+    fn is_thread_ending(&self, name: &str) -> bool {
+        let mut threads = host::lock(&self.threads);
+        let stop = &self.base.stop;
+        let ends = if name == HEARTBEAT { stop.ends_heartbeat() } else { stop.ends_housekeeping() };
+        if ends && let Some(thread) = threads.get_mut(name) {
+            thread.is_ending = true;
+        }
+        ends
     }
 
     /// Tells the threads to end, and waits for them.
@@ -92,10 +125,10 @@ impl Lifecycle {
         self.base.stop.set();
         self.base.meta.wake_waiters();
         let threads = std::mem::take(&mut *host::lock(&self.threads));
-        threads.values().for_each(|thread| thread.thread().unpark());
+        threads.values().for_each(|thread| thread.handle.thread().unpark());
         for thread in threads.into_values() {
             // The thread returns nothing, and a panic is logged.
-            let _ = thread.join();
+            let _ = thread.handle.join();
         }
     }
 
@@ -114,7 +147,7 @@ impl Lifecycle {
             if running.peek().is_none() {
                 return true;
             }
-            running.for_each(|(_, thread)| thread.thread().unpark());
+            running.for_each(|(_, thread)| thread.handle.thread().unpark());
             drop(threads);
             if Instant::now() >= until {
                 return false;
@@ -141,6 +174,9 @@ impl Lifecycle {
                             "cannot begin a new session: the volume was removed, restored, or moved to another object \
                              store; unmount this mount, and mount the volume again"
                         );
+                        while !self.base.stop.ends_heartbeat() {
+                            host::park_timeout(RECOVER_EVERY);
+                        }
                         return;
                     }
                     Err(errno) => {
@@ -291,6 +327,29 @@ mod tests {
     use crate::SessionTimes;
     use crate::cleanup::COLLECTORS;
     use crate::fixture::{NO_WAIT, Shared, make, root};
+
+    #[test]
+    fn threads_continue_after_pauses_that_were_given_up() {
+        let vfs = Shared::new().mount(NO_WAIT);
+        vfs.lifecycle.start_threads().unwrap();
+        for round in 0..1_000 {
+            vfs.lifecycle.pause_threads(true, Duration::ZERO);
+            // Some threads are ending at this moment.
+            let until = Instant::now() + Duration::from_micros(round % 200);
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            vfs.base.stop.unpause();
+            vfs.lifecycle.start_threads().unwrap();
+        }
+        // Every thread that was going to end has ended.
+        std::thread::sleep(Duration::from_millis(100));
+        let threads = host::lock(&vfs.lifecycle.threads);
+        let ended: Vec<_> = threads.iter().filter(|(_, thread)| thread.is_finished()).collect();
+        assert!(threads.len() >= RUNS.len() - 1 && ended.is_empty(), "{ended:?}");
+        drop(threads);
+        vfs.lifecycle.end().unwrap();
+    }
 
     #[test]
     fn heartbeats_continue_while_the_store_hangs() {

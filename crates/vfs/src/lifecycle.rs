@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, RwLock};
-use std::thread::JoinHandle;
 
 use client::{Failure, QueueAtExit};
 use ops::Reap;
@@ -15,6 +14,7 @@ use types::Errno;
 use crate::base::Base;
 use crate::caller::BY_KERNEL;
 use crate::cleanup::{COLLECT_AT_END, Cleanup, Watch};
+use crate::housekeeping::Thread;
 use crate::locks::Locks;
 use crate::session::{Session, SessionInfo};
 
@@ -30,7 +30,7 @@ pub struct Lifecycle {
     pub(crate) tools: RwLock<()>,
     pub(crate) locks: Arc<Locks>,
     /// The background threads, by name.
-    pub(crate) threads: Mutex<BTreeMap<&'static str, JoinHandle<()>>>,
+    pub(crate) threads: Mutex<BTreeMap<&'static str, Thread>>,
 }
 
 impl Lifecycle {
