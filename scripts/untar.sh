@@ -6,12 +6,12 @@
 #
 #   scripts/untar.sh [LIMEN [ROUNDS [ENGINE ...]]]
 #
-# DELAY adds this many microseconds to each round trip to a server, TRANSPORT sets the transport of the mounts
-# (default dev), and TREE names another directory than /usr/include. PROGRAMS are some of tar, cp, git (clones
-# REPOSITORY, by default this one), pip (installs all packages of the directory WHEELS), npm (runs `npm ci` for
-# the directory PROJECT, which has a lock file, from the cache of packages NPM_CACHE) and rm. ENGINE is sqlite,
-# redis, postgres, mariadb or etcd (default: all), or `none`: the file system of the temporary directory itself,
-# without limen.
+# DELAY adds this many microseconds to each round trip to a server, TRANSPORT sets the transport of the
+# mounts (default dev), FORMAT has more options of `limen format`, and TREE names another directory than
+# /usr/include. PROGRAMS are some of tar, cp, git (clones REPOSITORY, by default this one), pip (installs
+# all packages of the directory WHEELS), npm (runs `npm ci` for the directory PROJECT, which has a lock
+# file, from the cache of packages NPM_CACHE) and rm. ENGINE is sqlite, redis, postgres, mariadb or etcd
+# (default: all), or `none`: the file system of the temporary directory itself, without limen.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -95,7 +95,7 @@ for engine in "${engines[@]}"; do
         url=${url/:$port/:$((port - 10000))}
         sleep 0.2
     fi
-    [ "$url" = none ] || "$limen" format "$url" v --bucket "$work/objects-$engine" >/dev/null
+    [ "$url" = none ] || "$limen" format "$url" v --bucket "$work/objects-$engine" ${FORMAT:-} >/dev/null
     for option in "${options[@]}"; do : >"$work/$option"; done
     for _ in $(seq "$rounds"); do
         for option in "${options[@]}"; do round "$url" "$option" >>"$work/$option"; done
