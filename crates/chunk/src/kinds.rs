@@ -70,6 +70,15 @@ pub const STORES: &[StoreKind] = &[
         about: "an SSH server, through the ssh command and its configuration",
         buckets: &[("sftp", "sftp://user@files.example.org/srv/home")],
     },
+    #[cfg(feature = "hdfs")]
+    StoreKind {
+        name: "hdfs",
+        about: "HDFS, through WebHDFS or HttpFS; the user is in the address or in HADOOP_USER_NAME",
+        buckets: &[
+            ("webhdfs", "webhdfs://user@namenode.example.org:9870/home"),
+            ("swebhdfs", "swebhdfs://namenode.example.org:9871/home"),
+        ],
+    },
 ];
 
 /// Parses the address of a bucket. Its scheme must be one that stores of this kind use.

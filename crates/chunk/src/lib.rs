@@ -28,6 +28,8 @@ mod error;
 mod extent;
 mod faults;
 mod format;
+#[cfg(feature = "hdfs")]
+mod hdfs;
 mod kinds;
 mod layout;
 mod limited;

@@ -28,7 +28,7 @@ pub(crate) enum Put {
     /// The store's writes are atomic.
     Atomic,
     /// The object is written below `tmp/` under a unique name, and renamed.
-    #[cfg(any(feature = "webdav", feature = "sftp"))]
+    #[cfg(any(feature = "webdav", feature = "sftp", feature = "hdfs"))]
     Renamed(std::sync::atomic::AtomicU64),
 }
 
@@ -44,7 +44,7 @@ impl Backend for Remote {
         let put = async {
             match &self.put {
                 Put::Atomic => self.operator.write(key, body).await.map(drop),
-                #[cfg(any(feature = "webdav", feature = "sftp"))]
+                #[cfg(any(feature = "webdav", feature = "sftp", feature = "hdfs"))]
                 Put::Renamed(serial) => {
                     let serial = serial.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     let name = key.rsplit('/').next().unwrap_or(key);

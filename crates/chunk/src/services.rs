@@ -34,6 +34,8 @@ pub struct StorageConfig {
     ///   `AZURE_STORAGE_KEY`.
     /// - `webdav`: `https://HOST[:PORT]/PATH`, with `WEBDAV_USERNAME` and `WEBDAV_PASSWORD`.
     /// - `sftp`: `sftp://[USER@]HOST[:PORT]/PATH`, through the `ssh` command and its configuration.
+    /// - `hdfs`: `webhdfs://[USER@]HOST[:PORT]/PATH`, or `swebhdfs://` with TLS, with the user in the address or
+    ///   in `HADOOP_USER_NAME`, or with a delegation token in `HADOOP_TOKEN`.
     ///
     /// An address that begins with [`SHARDS`](crate::SHARDS) and contains a range such as `{0..15}` names
     /// several buckets.
@@ -107,6 +109,11 @@ fn open_bucket(
         }
         #[cfg(feature = "sftp")]
         "sftp" => remote(crate::others::sftp(bucket)?, Put::Renamed(Default::default()), runtime),
+        #[cfg(feature = "hdfs")]
+        "hdfs" => {
+            install_transport();
+            remote(crate::hdfs::hdfs(bucket)?, Put::Renamed(Default::default()), runtime)
+        }
         other => {
             let known: Vec<&str> = STORES.iter().map(|store| store.name).collect();
             let known = known.join(", ");
