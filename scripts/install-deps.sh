@@ -39,6 +39,7 @@ procps           stops helper processes that Samba leaves
 openssl          certificates for tests of TLS
 apache2          a WebDAV server, for the tests of that store
 openssh-server   an SFTP server, for the tests of that store
+maven            installs an HDFS server, for the tests of that store, and brings the Java that runs it
 chromium         looks at the pages of limen console
 chromium-driver  drives it
 "

@@ -1,5 +1,5 @@
-//! Volumes on kinds of object stores other than directories and S3: WebDAV, SFTP, Azure Blob Storage and
-//! Google Cloud Storage. Each test starts a server or an emulator (crate `servers`). One test has two mounts
+//! Volumes on kinds of object stores other than directories and S3: WebDAV, SFTP, Azure Blob Storage,
+//! Google Cloud Storage and HDFS. Each test starts a server or an emulator (crate `servers`). One test has two mounts
 //! whose object store stops answering.
 
 mod common;
@@ -398,3 +398,4 @@ on!(sftp, StoreKind::Sftp, &[("PATH", "/usr/bin:/bin")], &["login"]);
 on!(azblob, StoreKind::Azblob, &[("AZURE_STORAGE_KEY", "aHVudGVyMg==")], &["login"]);
 // The emulator checks no credentials; this address is one at which no server listens.
 on!(gcs, StoreKind::Gcs, &[("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")], &["login"]);
+on!(hdfs, StoreKind::Hdfs, &[("HADOOP_USER_NAME", "hunter3")], &["login", "Permission denied: user=hunter3"]);

@@ -9,9 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::kind::{START_TIMEOUT, ask_http, run};
+use crate::kind::{START_TIMEOUT, ask_http, get_body, run};
 use crate::server::{children, free_port};
 
 /// A kind of object store other than S3 (`tests/s3`) and directories.
@@ -25,6 +26,8 @@ pub enum StoreKind {
     Azblob,
     /// `fake-gcs-server`, which checks no credentials.
     Gcs,
+    /// A NameNode and a DataNode of Hadoop.
+    Hdfs,
 }
 
 impl StoreKind {
@@ -35,6 +38,7 @@ impl StoreKind {
             StoreKind::Sftp => "sftp",
             StoreKind::Azblob => "azblob",
             StoreKind::Gcs => "gcs",
+            StoreKind::Hdfs => "hdfs",
         }
     }
 
@@ -54,6 +58,7 @@ impl StoreKind {
             StoreKind::Sftp => debian("/usr/sbin/sshd"),
             StoreKind::Azblob => built("azurite"),
             StoreKind::Gcs => built("fake-gcs-server"),
+            StoreKind::Hdfs => built("hdfs"),
         }
     }
 }
@@ -96,8 +101,10 @@ impl Store {
         let mut store = Store { kind, port: free_port(), program, server: None, directory };
         store.prepare();
         store.start_again();
-        if kind == StoreKind::Azblob {
-            store.create_container();
+        match kind {
+            StoreKind::Azblob => store.create_container(),
+            StoreKind::Hdfs => store.create_home(),
+            _ => {}
         }
         store
     }
@@ -118,6 +125,7 @@ impl Store {
             StoreKind::Sftp => format!("sftp://root@127.0.0.1:{port}{}/home", self.path("data")),
             StoreKind::Azblob => format!("http://127.0.0.1:{port}/{ACCOUNT}/container/home"),
             StoreKind::Gcs => "gs://bucket/home".to_owned(),
+            StoreKind::Hdfs => format!("webhdfs://127.0.0.1:{port}/home"),
         }
     }
 
@@ -133,6 +141,7 @@ impl Store {
             }
             StoreKind::Azblob => vec![("AZURE_STORAGE_KEY", KEY.to_owned())],
             StoreKind::Gcs => vec![("STORAGE_EMULATOR_HOST", format!("http://127.0.0.1:{}", self.port))],
+            StoreKind::Hdfs => vec![("HADOOP_USER_NAME", "limen".to_owned())],
         }
     }
 
@@ -145,6 +154,10 @@ impl Store {
             }
         }
         let mut found = Vec::new();
+        if self.kind == StoreKind::Hdfs {
+            self.find_in_hdfs("/home", &mut found);
+            return Some(found);
+        }
         // fake-gcs-server keeps the properties of a bucket beside it.
         let directory = if self.kind == StoreKind::Gcs { "data/bucket" } else { "data" };
         walk(&self.directory.path().join(directory), &mut found);
@@ -178,6 +191,20 @@ impl Store {
                 command.args(["-backend", "filesystem", "-filesystem-root", &root, "-scheme", "http"]);
                 command.args(["-host", "127.0.0.1", "-port", &port, "-public-host", &address])
             }
+            StoreKind::Hdfs => {
+                let (data, up) = (self.path("data"), self.path("up"));
+                // The server writes this file when both nodes are up.
+                let _ = fs::remove_file(&up);
+                if fs::read_dir(&data).unwrap().next().is_none() {
+                    command.arg("-format");
+                }
+                command.args(["-httpport", &port, "-writeDetails", &up]);
+                // With so few names in an answer, tests list directories in several requests.
+                command.args(["-D", &format!("hdfs.minidfs.basedir={data}"), "-D", "dfs.ls.limit=10"]);
+                // A DataNode that completes a file before the NameNode knows all its blocks waits this long.
+                // The default is 400.
+                command.args(["-D", "dfs.client.block.write.locateFollowingBlock.initial.delay.ms=10"])
+            }
         };
         let output = || fs::File::options().create(true).append(true).open(self.path("output")).unwrap();
         command.stdin(Stdio::null()).stdout(output()).stderr(output());
@@ -205,6 +232,7 @@ impl Store {
     fn is_up(&self) -> bool {
         match self.kind {
             StoreKind::Sftp => TcpStream::connect(("127.0.0.1", self.port)).is_ok(),
+            StoreKind::Hdfs => fs::metadata(self.path("up")).is_ok_and(|up| up.len() > 0),
             _ => ask_http(self.port, "GET / HTTP/1.0\r\n\r\n")
                 .is_some_and(|answer| answer.starts_with("HTTP/")),
         }
@@ -277,7 +305,7 @@ impl Store {
                 write("bin/ssh", &format!("#!/bin/sh\nexec /usr/bin/ssh -F {directory}/ssh_config \"$@\"\n"));
                 fs::set_permissions(self.path("bin/ssh"), PermissionsExt::from_mode(0o755)).unwrap();
             }
-            StoreKind::Azblob => {}
+            StoreKind::Azblob | StoreKind::Hdfs => {}
             StoreKind::Gcs => fs::create_dir(self.path("data/bucket")).unwrap(),
         }
     }
@@ -299,6 +327,28 @@ impl Store {
             self.port
         );
         run(Command::new("node").args(["-e", &script]));
+    }
+
+    /// Creates the directory `/home` for the user `limen`. The superuser of HDFS is the one that runs the server.
+    fn create_home(&self) {
+        for op in ["MKDIRS&permission=700", "SETOWNER&owner=limen"] {
+            let path = format!("/webhdfs/v1/home?op={op}&user.name=root");
+            let answer = ask_http(self.port, &format!("PUT {path} HTTP/1.0\r\nContent-Length: 0\r\n\r\n"));
+            assert!(answer.as_ref().is_some_and(|answer| answer.contains(" 200 ")), "{op}: {answer:?}");
+        }
+    }
+
+    fn find_in_hdfs(&self, directory: &str, found: &mut Vec<PathBuf>) {
+        let path = format!("/webhdfs/v1{directory}?op=LISTSTATUS&user.name=root");
+        let answer: Value = serde_json::from_str(&get_body(self.port, &path)).unwrap();
+        for status in answer["FileStatuses"]["FileStatus"].as_array().unwrap() {
+            let below = format!("{directory}/{}", status["pathSuffix"].as_str().unwrap());
+            if status["type"] == "DIRECTORY" {
+                self.find_in_hdfs(&below, found);
+            } else {
+                found.push(PathBuf::from(below));
+            }
+        }
     }
 }
 
