@@ -16,7 +16,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use client::Failure;
@@ -25,7 +24,7 @@ use types::{BootInstant, Errno, Time};
 
 use crate::cleanup::Watch;
 use crate::compact;
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Lifecycle, Thread};
 use crate::soft_limits::SoftLimits;
 
 /// How often the embedded engine is synced to disk: as often as ext4 with the mount option `commit=1`. Other
@@ -53,20 +52,6 @@ const RECOVER_EVERY: Duration = Duration::from_millis(500);
 
 /// The work of one thread, until [`Stop`](crate::stop::Stop) tells it to end.
 type Run = fn(&Lifecycle);
-
-/// A background thread.
-#[derive(Debug)]
-pub(crate) struct Thread {
-    handle: JoinHandle<()>,
-    /// Whether it has stopped its work and will end.
-    is_ending: bool,
-}
-
-impl Thread {
-    pub(crate) fn is_finished(&self) -> bool {
-        self.handle.is_finished()
-    }
-}
 
 const HEARTBEAT: &str = "limen-heartbeat";
 const COMMIT: &str = "limen-commit";

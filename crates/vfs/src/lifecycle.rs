@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, RwLock};
+use std::thread::JoinHandle;
 
 use client::{Failure, QueueAtExit};
 use ops::Reap;
@@ -14,7 +15,6 @@ use types::Errno;
 use crate::base::Base;
 use crate::caller::BY_KERNEL;
 use crate::cleanup::{COLLECT_AT_END, Cleanup, Watch};
-use crate::housekeeping::Thread;
 use crate::locks::Locks;
 use crate::session::{Session, SessionInfo};
 
@@ -31,6 +31,20 @@ pub struct Lifecycle {
     pub(crate) locks: Arc<Locks>,
     /// The background threads, by name.
     pub(crate) threads: Mutex<BTreeMap<&'static str, Thread>>,
+}
+
+/// A background thread.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub(crate) handle: JoinHandle<()>,
+    /// Whether it has stopped its work and will end.
+    pub(crate) is_ending: bool,
+}
+
+impl Thread {
+    pub(crate) fn is_finished(&self) -> bool {
+        self.handle.is_finished()
+    }
 }
 
 impl Lifecycle {
