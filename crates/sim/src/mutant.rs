@@ -1,8 +1,8 @@
 //! Mutants of the engine and the clients that break one rule each. The simulator has to find every one of
 //! them.
 
-use meta::{Effect, Guard, Txn};
-use types::OpId;
+use meta::{Effect, Guard, Inode, Txn};
+use types::{OpId, SessionId};
 
 /// The rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,10 @@ pub enum Mutant {
     IgnoresHolder,
     /// A client takes a directory that is held, and its holder is not notified.
     TakesHeld,
+    /// A mount that is notified of a take keeps the names that it and its kernel have cached.
+    KeepsNames,
+    /// The take of a directory does not increment the access revision.
+    TakesSilently,
     /// The journals of killed mounts are replayed as if they were empty.
     NotReplayed,
     /// Journals do not record how transactions that may have been sent were merged.
@@ -113,7 +117,7 @@ impl Mutant {
     ];
 
     /// The mutants of whole mounts.
-    pub const OF_MOUNTS: [Mutant; 12] = [
+    pub const OF_MOUNTS: [Mutant; 13] = [
         Mutant::NotRepeated,
         Mutant::HeartbeatBehindFlush,
         Mutant::NoSession,
@@ -124,6 +128,7 @@ impl Mutant {
         Mutant::GcWithoutGrace,
         Mutant::IgnoresHolder,
         Mutant::TakesHeld,
+        Mutant::TakesSilently,
         Mutant::NotReplayed,
         Mutant::ForgetsSent,
     ];
@@ -164,6 +169,9 @@ impl Mutant {
                 txn.effects.retain(|effect| !frees(effect));
             }
             Mutant::LosesEffect if count % 8 == 7 && txn.effects.len() > 2 => txn.effects.truncate(2),
+            Mutant::TakesSilently if is_take(&txn.effects) => {
+                txn.effects.retain(|effect| !matches!(effect, Effect::SetAccess { .. }));
+            }
             Mutant::AnyHeartbeat => {
                 for guard in &mut txn.guards {
                     if let Guard::Session { heartbeat, .. } = guard {
@@ -174,4 +182,10 @@ impl Mutant {
             _ => {}
         }
     }
+}
+
+/// Whether the effects make a session the holder of a directory that exists.
+fn is_take(effects: &[Effect]) -> bool {
+    let first = Inode::held_size(SessionId(1));
+    effects.iter().any(|effect| matches!(effect, Effect::SetSize { size, .. } if Some(*size) >= first))
 }

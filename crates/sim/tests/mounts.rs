@@ -1,5 +1,6 @@
 //! Runs the histories of whole mounts: by default the first few seeds, and with `LIMEN_SIM_SECONDS` new seeds
-//! for that time. `LIMEN_SIM_MOUNTS_SEED` replays one history.
+//! for that time. `LIMEN_SIM_MOUNTS_SEED` replays one history. `LIMEN_SIM_MUTANT` names the only mutant to be
+//! tried.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -93,6 +94,11 @@ fn every_mutant_of_mounts_is_found() {
         println!("{mutant:?}: seed {}: {}", history.seed, history.findings[0]);
     };
     std::thread::scope(|scope| {
-        Mutant::OF_MOUNTS.into_iter().for_each(|mutant| drop(scope.spawn(move || search(mutant))));
+        let only = std::env::var("LIMEN_SIM_MUTANT").ok();
+        let is_tried = |mutant: &Mutant| only.as_ref().is_none_or(|only| *only == format!("{mutant:?}"));
+        Mutant::OF_MOUNTS
+            .into_iter()
+            .filter(is_tried)
+            .for_each(|mutant| drop(scope.spawn(move || search(mutant))));
     });
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use host::Instant;
 use meta::{
-    Change, Changes, DIR_BYTES, Effect, Engine, EngineError, Invalidation, Outcome, Page, Record, RecordKey,
-    Scan, Snapshot, Txn,
+    Change, Changes, DIR_BYTES, Effect, Engine, EngineError, Inode, Invalidation, Outcome, Page, Part,
+    Record, RecordKey, Scan, Snapshot, Txn,
 };
-use types::SessionId;
+use types::{Ino, SessionId};
 
 use crate::cut::Kind;
 use crate::mounts::scheduler;
@@ -21,6 +21,10 @@ use crate::xattrs::Value;
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
 /// How long a heartbeat waits for the store in [`Mutant::HeartbeatBehindFlush`].
 const STALL: Duration = Duration::from_secs(200);
+
+/// How long a slow commit of queued changes of names takes. The changes are then answered long before they are
+/// committed.
+const SLOW_COMMIT: Duration = Duration::from_secs(6);
 
 #[derive(Debug)]
 pub(super) struct Network {
@@ -77,6 +81,16 @@ impl Engine for Network {
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        let slow = self.shared.conditions.slow_commits;
+        let is_queued =
+            |txn: &Txn| txn.effects.iter().any(|effect| matches!(effect.footprint().part, Part::Dirent(..)));
+        if slow > 0
+            && scheduler::name() == "limen-commit"
+            && txns.iter().any(is_queued)
+            && host::random().is_multiple_of(slow)
+        {
+            host::sleep(SLOW_COMMIT);
+        }
         self.request(|| Ok(txns.iter().map(|txn| apply(&self.shared, txn)).collect()))
     }
 
@@ -123,6 +137,10 @@ impl Changes for Stream {
                 let is_heard = |part: &Invalidation| !matches!(part, Invalidation::Locks(_));
                 news.iter_mut().for_each(|change| change.invalidations.retain(is_heard));
             }
+            if self.network.shared.mutant == Some(Mutant::KeepsNames) {
+                let is_heard = |part: &Invalidation| !matches!(part, Invalidation::Names(..));
+                news.iter_mut().for_each(|change| change.invalidations.retain(is_heard));
+            }
             if !news.is_empty() || Instant::now() >= until {
                 self.network.travel();
                 return match self.network.fails() && host::random() & 3 == 0 {
@@ -151,8 +169,13 @@ fn apply(shared: &Shared, txn: &Txn) -> Outcome {
             txn.effects.push(Effect::SetSize { ino: *ino, size: DIR_BYTES });
         }
     }
+    let session = SessionId((txn.op_id.0 >> 64) as u64);
+    let held = held_by_another(&world.engine, &txn, session);
     let outcomes = world.commit(0, std::slice::from_ref(&txn));
     let is_applied = world.seq > before;
+    if let Some((dir, holder)) = held.filter(|_| is_applied) {
+        world.find(format!("{now:?}: {session} changes a name in {dir}, which {holder} holds"));
+    }
     if let Some((session, heartbeat, Some(found))) = removed.filter(|_| is_applied) {
         if found.heartbeat.nanos() != heartbeat {
             world.find(format!("{now:?}: session {session} was removed after a renewal"));
@@ -162,7 +185,6 @@ fn apply(shared: &Shared, txn: &Txn) -> Outcome {
             world.find(format!("{now:?}: client {client} did not stand still, but its session was removed"));
         }
     }
-    let session = SessionId((txn.op_id.0 >> 64) as u64);
     for effect in txn.effects.iter().filter(|_| is_applied) {
         match effect {
             Effect::AppendSlice { ino, .. } => {
@@ -181,12 +203,26 @@ fn apply(shared: &Shared, txn: &Txn) -> Outcome {
                 shared.note_xattr(*ino, name.as_bytes(), Some(Value::of(value)))
             }
             Effect::DropXattr { ino, name } => shared.note_xattr(*ino, name.as_bytes(), None),
+            Effect::SetSize { ino, size } if Some(*size) == Inode::held_size(session) => {
+                world.trace.push(format!("{now:?}: {session} takes {ino}"));
+            }
             Effect::SetAccess { ino, access } => shared.note_mode(*ino, access.mode.bits()),
             Effect::PutInode(inode) => shared.note_mode(inode.ino, inode.mode.bits()),
             _ => {}
         }
     }
     outcomes.into_iter().next().unwrap_or(Outcome::Conflict(Snapshot::default()))
+}
+
+/// A directory in which the transaction changes a name, if another session that exists holds it.
+fn held_by_another(engine: &dyn Engine, txn: &Txn, own: SessionId) -> Option<(Ino, SessionId)> {
+    txn.effects.iter().find_map(|effect| {
+        let Part::Dirent(dir, _) = effect.footprint().part else { return None };
+        let found = engine.read(&[RecordKey::Inode(dir)]).ok()?.records;
+        let Some(Record::Inode(_, Some(inode))) = found.first() else { return None };
+        let holder = inode.holder().filter(|holder| *holder != own)?;
+        record(engine, holder).map(|_| (dir, holder))
+    })
 }
 
 fn record(engine: &dyn Engine, session: SessionId) -> Option<meta::Session> {

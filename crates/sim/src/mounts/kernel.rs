@@ -1,17 +1,18 @@
-//! A model of a client's kernel: the attributes that it caches, as Linux does (`fs/fuse/inode.c`).
+//! A model of a client's kernel: the attributes and names that it caches, as Linux does (`fs/fuse/inode.c`,
+//! `dir.c`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use host::Instant;
-use types::Ino;
-use vfs::{Kernel, Vfs};
+use types::{Errno, Ino};
+use vfs::{Caller, Kernel, Vfs};
 
 use crate::mounts::scheduler;
 use crate::mutant::Mutant;
 
-/// The kernel's attribute cache.
+/// The kernel's caches.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     state: Mutex<State>,
@@ -25,6 +26,21 @@ struct State {
     version: u64,
     /// Counts evicted inodes (`fuse_conn.evict_ctr`).
     evictions: u64,
+    /// The names, positive and negative, and the directories that the kernel knows.
+    names: BTreeMap<(Ino, Vec<u8>), Dentry>,
+    directories: BTreeSet<Ino>,
+    /// Counts the notifications that expire all names (`fuse_conn.epoch`).
+    epoch: u64,
+    /// Counts the beginnings and ends of changes of names by the client's own programs. The kernel locks the
+    /// directory during such a change, so no lookup overlaps one.
+    changes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Dentry {
+    exists: bool,
+    valid_until: Instant,
+    epoch: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +100,49 @@ impl Memory {
         }
     }
 
+    /// Whether a name exists. The kernel sends LOOKUP unless its dentry is valid (`fuse_dentry_revalidate`);
+    /// `delay` returns the time that each way takes.
+    pub(super) fn exists(
+        &self,
+        vfs: &Vfs,
+        caller: &Caller<'_>,
+        (dir, name): (Ino, &[u8]),
+        delay: impl Fn() -> Duration,
+    ) -> Result<bool, Errno> {
+        if !self.lock().directories.contains(&dir) {
+            vfs.attributes.getattr(dir)?;
+            self.lock().directories.insert(dir);
+        }
+        let key = (dir, name.to_vec());
+        let begun = {
+            let state = self.lock();
+            let is_valid = |name: &&Dentry| name.epoch == state.epoch && Instant::now() < name.valid_until;
+            if let Some(name) = state.names.get(&key).filter(is_valid) {
+                return Ok(name.exists);
+            }
+            (state.epoch, state.changes)
+        };
+        host::sleep(delay());
+        let reply = vfs.caches.begin_reply();
+        let exists = vfs.names.lookup(caller, dir, name)?.is_some();
+        let lifetimes = reply.lifetimes();
+        drop(reply);
+        host::sleep(delay());
+        let mut state = self.lock();
+        if state.changes == begun.1 {
+            let valid_until = Instant::now() + lifetimes.name;
+            state.names.insert(key, Dentry { exists, valid_until, epoch: begun.0 });
+        }
+        Ok(exists)
+    }
+
+    /// A program of this client begins or ends to change names in a directory.
+    pub(super) fn changes_names(&self, dir: Ino) {
+        let mut state = self.lock();
+        state.changes += 1;
+        state.names.retain(|(parent, _), _| *parent != dir);
+    }
+
     /// A reply to SETATTR, which the kernel always applies (`fuse_do_setattr`).
     pub(super) fn set(&self, ino: Ino, mode: u32, lifetime: Duration) {
         let mut state = self.lock();
@@ -130,9 +189,13 @@ impl Kernel for Memory {
         self.invalidate_attributes(ino);
     }
 
-    fn expire_name(&self, _: Ino, _: &[u8]) {}
+    fn expire_name(&self, parent: Ino, name: &[u8]) {
+        self.lock().names.remove(&(parent, name.to_vec()));
+    }
 
-    fn expire_all(&self) {}
+    fn expire_all(&self) {
+        self.lock().epoch += 1;
+    }
 
     fn can_expire_all(&self) -> bool {
         true

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use client::Meta;
+use client::{Meta, TakePolicy};
 use journal::{Journals, Memory};
 use meta::MemEngine;
 use ops::AtimeMode;
@@ -171,8 +171,14 @@ fn draw(seed: u64, mutant: Option<Mutant>) -> Conditions {
         trims: if needs_acts { 0 } else { rng.pick(&[0, 0, 20, 200]) },
         has_tools: rng.one_in(2),
         holds_directories: match mutant {
-            Some(Mutant::IgnoresHolder | Mutant::TakesHeld) => true,
+            Some(Mutant::IgnoresHolder | Mutant::TakesHeld | Mutant::KeepsNames | Mutant::TakesSilently) => {
+                true
+            }
             _ => has_kills || !needs_acts && Rng::of(seed, 9, 1).one_in(2),
+        },
+        slow_commits: match mutant {
+            Some(Mutant::KeepsNames) => 2,
+            _ => Rng::of(seed, 9, 3).pick(&[0, 0, 30]),
         },
         shares_machine: of_kills.one_in(2),
         store: store::StoreConditions::draw(&mut rng),
@@ -194,6 +200,8 @@ fn mount(shared: &Arc<Shared>, client: usize) {
     let journals = Some(Arc::new(shared.journals_of(client)) as Arc<dyn Journals>);
     let options =
         VfsOptions { atime: AtimeMode::Never, holds_directories, journals, ..VfsOptions::default() };
+    // Existing directories are taken much more often than by default.
+    meta.set_take_policy(TakePolicy { creations: 1, within: Duration::from_secs(60), pauses: 0 });
     let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&shared.store.blocks), options));
     let kernel = Arc::new(kernel::Memory::new(shared.mutant));
     let info = SessionInfo { host: "h".into(), pid: std::process::id(), mountpoint: format!("/m{client}") };

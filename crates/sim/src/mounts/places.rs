@@ -74,6 +74,7 @@ impl Program {
             begin(other, true);
         }
         let name = format!("n{at}");
+        self.kernel.changes_names(place.ino);
         let done = match other {
             Some(other) => {
                 let new = format!("n{other}");
@@ -83,6 +84,7 @@ impl Program {
             None if exists => self.vfs.names.unlink(&root(), place.ino, name.as_bytes()),
             None => self.make_file(place.ino, &name),
         };
+        self.kernel.changes_names(place.ino);
         self.say(&format!("changes {name} in {}, to exist: {}, {other:?}: {done:?}", place.ino, !exists));
         if done.is_ok() {
             let now = self.shared.clocks.now();
@@ -130,10 +132,10 @@ impl Program {
 
     fn look(&self, place: &Place, at: usize) {
         let began = self.shared.clocks.now();
-        let found = self.vfs.names.lookup(&root(), place.ino, format!("n{at}").as_bytes());
+        let delay = || self.shared.delay();
+        let found = self.kernel.exists(&self.vfs, &root(), (place.ino, format!("n{at}").as_bytes()), delay);
         let ended = self.shared.clocks.now();
         let Ok(found) = found else { return };
-        let found = found.is_some();
         // Changes that a mount had not committed are lost with its session, and a mount that stood still may
         // answer from an outdated cache.
         let is_excused = |client| self.shared.has_stood_still(client, Duration::from_secs(200));

@@ -43,6 +43,8 @@ pub(super) struct Conditions {
     pub(super) has_tools: bool,
     /// Whether mounts hold the directories that they create.
     pub(super) holds_directories: bool,
+    /// One of this many commits of queued changes is slow; 0 means none.
+    pub(super) slow_commits: u64,
     /// Whether all mounts are on one machine, and so each sees the journals of the others.
     pub(super) shares_machine: bool,
     pub(super) store: StoreConditions,
