@@ -156,7 +156,10 @@ fn key_of_change(invalidation: Invalidation) -> Option<Key> {
     match invalidation {
         Invalidation::Inode(ino) => Some(Key::Inode(ino)),
         Invalidation::Dirent(dir, name) => Some(Key::Dirent(dir, name)),
-        Invalidation::Data(_) | Invalidation::Xattrs(_) | Invalidation::Locks(_) => None,
+        Invalidation::Data(_)
+        | Invalidation::Names(..)
+        | Invalidation::Xattrs(_)
+        | Invalidation::Locks(_) => None,
     }
 }
 

@@ -183,6 +183,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
         has_references: fuse::knows_every_group(),
         nfs4_domain: options.acl_domain.clone(),
         holds_directories: holds_directories && journals.is_some(),
+        takes_directories: options.take_directories,
         journals,
         times: session_times()?,
     };

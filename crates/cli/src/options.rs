@@ -30,6 +30,8 @@ Options for -o, separated by commas:
   sync_metadata      commit each change before it is answered. Without this option, changes in directories that this
                      mount has created are answered at once, and committed in groups afterwards, until another mount
                      looks there; if the mount is killed, the next one on this machine commits the rest
+  take_directories   treat directories that exist in the same way, while no other mount uses them; experimental, on
+                     database servers only
   retry_timeout=SECONDS
                      how long to retry a request that fails at the database before the call fails with EIO
                      [default: 20]
@@ -137,6 +139,8 @@ pub(crate) struct Options {
     pub(crate) shared: bool,
     /// Commit changes before they are answered, even in directories that the mount has created.
     pub(crate) sync_metadata: bool,
+    /// Take directories that exist if only this mount creates files in them.
+    pub(crate) take_directories: bool,
     /// Retry timeout of requests that fail at the database. `None` for the default, which outlasts a restart
     /// of the database.
     pub(crate) retry_timeout: Option<Duration>,
@@ -185,6 +189,7 @@ const FLAGS: &[Flag] = &[
     ("nonempty", |options| options.fuse.allow_nonempty = true),
     ("shared", |options| options.shared = true),
     ("sync_metadata", |options| options.sync_metadata = true),
+    ("take_directories", |options| options.take_directories = true),
     ("noidle_class", |options| options.fuse.no_idle_class = true),
     ("writeback", |options| options.writeback = true),
     ("nowriteback", |options| options.writeback = false),
@@ -283,6 +288,7 @@ impl Options {
             },
             shared: false,
             sync_metadata: false,
+            take_directories: false,
             retry_timeout: None,
             cache_bytes: chunk::DEFAULT_CACHE_BYTES,
             cache_dir: None,

@@ -25,7 +25,7 @@ use harness::{NOBODY, Random, as_user, refused};
 use history::{Event, Outcome, Program, explain};
 use rustix::fs::{
     AtFlags, CWD, FlockOperation, Gid, Mode, SeekFrom, StatxFlags, Timespec, Timestamps, Uid, XattrFlags,
-    flock, seek, statx,
+    flock, seek, statat, statx,
 };
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -1009,6 +1009,90 @@ fn directory_is_held_until_another_mount_looks(kind: Kind) {
     pair.end_clean();
 }
 
+/// Makes a directory that neither mount holds, with the file `old` and the directory `below`.
+fn make_shared(pair: &Pair, dir: &str) {
+    fs::create_dir_all(pair.b(dir).join("below")).unwrap();
+    fs::write(pair.b(dir).join("old"), "old").unwrap();
+    // The second mount gives the directory back.
+    assert_eq!(names_in(&pair.a(dir)).len(), 2);
+}
+
+/// Creates files in a directory that exists until the first mount has certainly taken it.
+fn take(pair: &Pair, dir: &str) {
+    (0..20).for_each(|at| make_held(&pair.a(dir).join(format!("first{at}")), at));
+    thread::sleep(Duration::from_millis(500));
+}
+
+/// As `directory_is_held_until_another_mount_looks`, but the other mount has created the directory, and its
+/// kernel has cached names in it.
+fn directory_that_exists_is_taken_until_another_mount_looks(kind: Kind) {
+    let Some(pair) = Pair::new(kind, true, &["-o", "take_directories"]) else { return };
+    make_shared(&pair, "d");
+    // As a process whose working directory this is.
+    let cwd = File::open(pair.b("d")).unwrap();
+    let look = |name: &str| statat(&cwd, name, AtFlags::SYMLINK_NOFOLLOW).map(|found| found.st_size);
+    assert_eq!((look("new"), look("old")), (Err(Errno::NOENT), Ok(3)));
+    take(&pair, "d");
+    let files = times();
+    let (before, began) = (pair.server.requests(), Instant::now());
+    (0..files).for_each(|at| make_held(&pair.a(format!("d/{at}")), at));
+    let idle = began.elapsed().as_secs_f64() * IDLE_REQUESTS_PER_S;
+    let sent = (pair.server.requests() - before) as f64 / kind.requests_a_change() as f64 - idle;
+    eprintln!("{kind:?}: {:.3} round trips for each of {files} files", sent / files as f64);
+    assert!(sent < files as f64, "{sent}");
+    // The inodes that were there before can be used as well.
+    fs::rename(pair.a("d/old"), pair.a("d/below/moved")).unwrap();
+    fs::rename(pair.a("d/below"), pair.a("d/renamed")).unwrap();
+    fs::write(pair.a("d/new"), "text").unwrap();
+    // The other mount sees at once what was just answered, although its kernel had cached both names.
+    assert_eq!((look("new"), look("old")), (Ok(4), Err(Errno::NOENT)));
+    let names = names_in(&pair.b("d"));
+    assert_eq!(names.len() as u64, files + 20 + 2);
+    assert_eq!(fs::read_to_string(pair.b("d/renamed/moved")).unwrap(), "old");
+    for at in 0..files {
+        let path = pair.b(format!("d/{at}"));
+        assert_eq!(fs::symlink_metadata(&path).unwrap().mtime(), 1_000_000 + at as i64);
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{at}").repeat(900));
+    }
+    // From now on, both mounts use the directory.
+    for at in 0..20 {
+        fs::write(pair.b(format!("d/theirs{at}")), "theirs").unwrap();
+        until(|| pair.a(format!("d/theirs{at}")).exists());
+        fs::remove_file(pair.a(format!("d/theirs{at}"))).unwrap();
+        until(|| !pair.b(format!("d/theirs{at}")).exists());
+    }
+    drop(cwd);
+    pair.end_clean();
+}
+
+/// The mount that has taken a directory is killed: another mount on this machine replays its journal.
+fn killed_taker_loses_nothing(kind: Kind) {
+    let Some(pair) = Pair::unmounted(kind, true) else { return };
+    let (log, mnt, url) = (pair.place.text("log"), pair.place.mnt(), pair.url());
+    pair.mount_second(&[], SHORT_MS);
+    let args = ["mount", "-d", "-o", "take_directories", "--log", &log, &url, &mnt];
+    Said::from(with_times(&args, SHORT_MS).output().unwrap()).ok();
+    pair.wait_until("notified");
+    make_shared(&pair, "d");
+    take(&pair, "d");
+    let status = pair.status();
+    let mut sessions = status["sessions"].as_array().unwrap().iter();
+    let own = sessions.find(|session| session["mountpoint"] == mnt.as_str()).unwrap();
+    let server = Pid::from_raw(own["pid"].as_u64().unwrap() as i32).unwrap();
+    let files = 300;
+    (0..files).for_each(|at| drop(File::create_new(pair.a(format!("d/{at:04}"))).unwrap()));
+    fs::remove_file(pair.a("d/first3")).unwrap();
+    fs::rename(pair.a("d/0001"), pair.a("d/first4")).unwrap();
+    kill_process(server, Signal::KILL).unwrap();
+    let _ = Command::new("umount").arg("-l").arg(&mnt).status();
+    let found = names_in(&pair.b("d"));
+    assert_eq!(found.len() as u64, files - 1 + 19 + 2, "{found:?}");
+    assert!(!found.contains("first3") && !found.contains("0001") && found.contains("0299"));
+    fs::write(pair.b("d/theirs"), "theirs").unwrap();
+    pair.umount_second(&[]).ok();
+    limen(&["fsck", "--data", &pair.tool_url()]).ok();
+}
+
 /// The mount that holds a directory is killed: everything that it had answered is there, because another
 /// mount on this machine, or the next one, replays its journal.
 fn killed_holder_loses_nothing(kind: Kind) {
@@ -1289,7 +1373,9 @@ macro_rules! on {
                 change_is_enforced_on_the_other_mount,
                 former_owner_cannot_change_the_file,
                 directory_is_held_until_another_mount_looks,
+                directory_that_exists_is_taken_until_another_mount_looks,
                 killed_holder_loses_nothing,
+                killed_taker_loses_nothing,
                 data_written_under_a_lock_is_read_under_the_next_lock,
                 destroyed_volume_leaves_nothing_in_the_database
             ],

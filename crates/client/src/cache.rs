@@ -19,6 +19,10 @@
 //! server's order. A directory is not marked if an invalidation of one of its names arrives while it is read
 //! or created, because the read may have missed that name.
 //!
+//! If another client takes a directory to answer changes in it before their commit, or has given it back,
+//! [`Cache::drop_names`] drops all its names. Their slots are not searched for: each lookup and each insertion
+//! compares the beginning of the read with the moment of the drop.
+//!
 //! [`Cache::clear`] is for the case that invalidations may have been missed: it also bars the reads that
 //! began earlier.
 //!
@@ -72,6 +76,9 @@ struct Counters {
     /// Invalidations of names that were received while the directory had no mark, counted under the lock of
     /// the mark's shard. Each clear of the cache also counts.
     invalidations: AtomicU64,
+    /// One more than the last moment at which all names of one of the directories were dropped; 0 if that has
+    /// not happened. Names that were read before it do not count.
+    dropped: AtomicU64,
 }
 
 /// The counters of a directory from before it was read or created.
@@ -139,7 +146,9 @@ impl Cache {
             drop(shard);
             return if oldest.is_none() { self.absence(key) } else { None };
         };
-        if oldest.is_some_and(|oldest| slot.began < self.moment(oldest)) && !key.is_immutable() {
+        if oldest.is_some_and(|oldest| slot.began < self.moment(oldest)) && !key.is_immutable()
+            || self.is_dropped(key, slot.began)
+        {
             return None;
         }
         slot.used = true;
@@ -217,6 +226,18 @@ impl Cache {
                     names.insert(dirent.ino, (*parent, name.clone()));
                 }
             }
+        }
+        names
+    }
+
+    /// The names in a directory that have a slot, whatever its value is. Reads the whole cache.
+    pub(crate) fn names_in(&self, dir: Ino) -> Vec<Name> {
+        let mut names = Vec::new();
+        for index in 0..SHARDS {
+            names.extend(self.lock(index).slots.iter().filter_map(|(key, _)| match key {
+                Key::Dirent(parent, name) if *parent == dir => Some(name.clone()),
+                _ => None,
+            }));
         }
         names
     }
@@ -365,7 +386,9 @@ impl Cache {
         let is_before = |began: Option<Moment>, event: Moment| {
             began.is_some_and(|began| began <= event) && !key.is_immutable()
         };
-        if shard.cleared.is_some_and(|cleared| is_before(began, cleared)) {
+        if shard.cleared.is_some_and(|cleared| is_before(began, cleared))
+            || began.is_some_and(|began| self.is_dropped(&key, began))
+        {
             self.count_loss(&key, &fresh);
             // A later change may have been missed, so neither this value nor an older one may be cached.
             if read.is_none() {
@@ -439,6 +462,21 @@ impl Cache {
             self.counters(dir).invalidations.fetch_add(1, Ordering::AcqRel);
         }
         is_marked
+    }
+
+    /// Drops all names in a directory, and bars the reads and commits that began earlier.
+    pub(crate) fn drop_names(&self, dir: Ino) {
+        let counters = self.counters(dir);
+        counters.dropped.fetch_max(self.now().0.saturating_add(1), Ordering::AcqRel);
+        // No name counts as absent because it has no slot.
+        counters.losses.fetch_add(1, Ordering::AcqRel);
+        counters.invalidations.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether the key is a name whose value, from a read or commit that began at this time, was dropped.
+    fn is_dropped(&self, key: &Key, began: Moment) -> bool {
+        let Key::Dirent(dir, _) = key else { return false };
+        began.0 < self.counters(*dir).dropped.load(Ordering::Acquire)
     }
 
     /// Clears the cache after invalidations may have been missed, and bars the reads that began earlier.

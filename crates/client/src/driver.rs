@@ -220,6 +220,12 @@ impl Meta {
         names
     }
 
+    /// The names in a directory that are or were in the cache, whether they exist or not. With a full cache,
+    /// this takes some milliseconds.
+    pub fn known_names(&self, dir: Ino) -> Vec<Name> {
+        self.cache.names_in(dir)
+    }
+
     /// Whether an operation of this client that failed may still be committed: it was given up in doubt, and
     /// its term has not ended.
     pub fn is_in_doubt(&self) -> bool {
@@ -266,6 +272,9 @@ impl Meta {
     /// Applies a remote change: invalidates the records that it changed, unless the cache reflects it
     /// already.
     pub fn apply_remote(&self, change: &Change) {
+        if change.by != self.session() {
+            self.held.candidates.disturb(&change.invalidations);
+        }
         if self.cache_may_lack(change) {
             change.invalidations.iter().filter_map(|part| self.changed(part)).for_each(|key| {
                 self.cache.invalidate(key, change.seq);
@@ -306,9 +315,19 @@ impl Meta {
                 Some(Key::Dirent(*parent, name.clone()))
             }
             Invalidation::Xattrs(ino) => Some(Key::Xattrs(*ino)),
+            Invalidation::Names(dir, _) => {
+                self.drop_names(*dir);
+                None
+            }
             // These are not cached.
             Invalidation::Data(_) | Invalidation::Locks(_) => None,
         }
+    }
+
+    /// Drops all cached names of a directory, and its listing.
+    pub(crate) fn drop_names(&self, dir: Ino) {
+        self.cache.drop_names(dir);
+        self.listings.changed(dir);
     }
 
     pub(crate) fn nanos_of(&self, moment: Instant) -> u64 {

@@ -38,7 +38,11 @@ impl Meta {
         }
         let stale_holds = {
             let state = host::lock(&self.held.state);
-            if !state.queue.is_empty() || !state.directories.is_empty() || !state.being_created.is_empty() {
+            if !state.queue.is_empty()
+                || !state.directories.is_empty()
+                || !state.being_created.is_empty()
+                || state.taking.is_some()
+            {
                 return Err("changes in held directories are not committed");
             }
             state.stale_holds.iter().copied().collect()

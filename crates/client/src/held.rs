@@ -4,11 +4,12 @@
 //! ([`Inode::holder`](meta::Inode::holder)). If another client reads this record for an operation, it recalls
 //! the directory before it continues (`recall.rs`). So until this client gives the directory back, nobody
 //! else reads or changes its content. Inodes that are created in a held directory are held too. A directory
-//! that was given back is never held again.
+//! that exists can be taken (`taking.rs`). It is then held in the same way, but the inodes that had names in
+//! it before are not.
 //!
 //! While a directory is held, its current state is in memory: `records` has the inodes, entries and rows of
-//! everything that was created in held directories. A transaction that concerns only these is applied to
-//! `records`, queued, and answered. The queue is committed in order, several transactions in a request.
+//! everything that was created in held directories, and the names in those that were taken. A transaction
+//! that concerns only these is applied to `records`, queued, and answered. The queue is committed in order, several transactions in a request.
 //! Nobody else changes held records, so the guards of a queued transaction are still true when it is
 //! committed. Only the guard of its term can fail: it fails if the session was removed. The transactions that
 //! give directories back are an exception: their guards may fail ([`Queued::is_optional`]).
@@ -48,6 +49,7 @@ use ops::{Key, KnownRecords, Value, known};
 use types::{AclId, Errno, FileType, Ino, SessionId, SliceId, SliceSource, Term};
 
 use crate::cache::Cache;
+use crate::candidates::{Candidates, Taking};
 use crate::failure::Failure;
 use crate::group::{Merged, Queued, Sent, counts};
 use crate::ticket::Ticket;
@@ -84,6 +86,9 @@ pub type MakeDurable = Arc<dyn Fn(&[SliceId]) -> Result<(), Errno> + Send + Sync
 /// Whether the disk of an embedded database has room for everything that can be queued.
 pub type HasRoom = Arc<dyn Fn() -> bool + Send + Sync>;
 
+/// Called with a directory that this client has taken and the access revision that it has since then.
+pub type NoteTaken = Arc<dyn Fn(Ino, u64) + Send + Sync>;
+
 /// The directories that this client holds, and the queue of changes below them.
 pub(crate) struct Held {
     /// Set if new directories are to be held.
@@ -93,11 +98,15 @@ pub(crate) struct Held {
     pub(crate) has_journal: AtomicBool,
     /// While it returns false, nothing is held. Set only if the database is embedded.
     pub(crate) has_room: OnceLock<HasRoom>,
-    /// Whether anything is held or queued, or a directory that will be held is being created.
+    /// Whether anything is held or queued, or a directory that will be held is being created or taken.
     pub(crate) is_busy: AtomicBool,
     /// Until this time, in nanoseconds since the client was opened, a new directory is held only if this
     /// client still holds others.
     pub(crate) not_before: AtomicU64,
+    /// Until this time, no directory that exists is taken.
+    pub(crate) no_take_before: AtomicU64,
+    pub(crate) note_taken: OnceLock<NoteTaken>,
+    pub(crate) candidates: Candidates,
     pub(crate) directories: AtomicUsize,
     /// How often `records` was dropped.
     pub(crate) drops: AtomicU64,
@@ -127,6 +136,14 @@ pub(crate) struct State {
     pub(crate) being_created: HashSet<Ino>,
     /// Directories whose records may name this session although they are not held.
     pub(crate) stale_holds: HashSet<Ino>,
+    /// Directories that exist and are to be taken, and the one that is being taken (`taking.rs`).
+    pub(crate) wanted: VecDeque<Ino>,
+    pub(crate) taking: Option<Taking>,
+    /// The held directories that existed before, and the number of names that `records` got with them.
+    pub(crate) taken: HashSet<Ino>,
+    pub(crate) taken_names: usize,
+    /// When a directory that was taken was last recalled, and for how long none was taken then.
+    pub(crate) last_take_pause: Option<(Instant, Duration)>,
     pub(crate) queue: VecDeque<Queued>,
     /// The journal, from which the queued transactions are committed if this process is killed.
     pub(crate) journal: Option<Journal>,
@@ -186,6 +203,9 @@ impl Default for Held {
             has_room: OnceLock::new(),
             is_busy: AtomicBool::new(false),
             not_before: AtomicU64::new(0),
+            no_take_before: AtomicU64::new(0),
+            note_taken: OnceLock::new(),
+            candidates: Candidates::default(),
             directories: AtomicUsize::new(0),
             drops: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
@@ -314,11 +334,16 @@ impl State {
         }
     }
 
-    /// Applies the effects on held records to `records`, and notes which inodes are held after them.
-    pub(crate) fn apply(&mut self, txn: &Txn, own: SessionId) {
+    /// Applies the effects on held records to `records`, and notes which inodes are held after them. If `only`
+    /// is given, applies only the effects on these inodes.
+    pub(crate) fn apply(&mut self, txn: &Txn, own: SessionId, only: Option<&[Ino]>) {
+        let is_of = |ino: Ino| only.is_none_or(|only| only.contains(&ino));
         let is_held = |effect: &&Effect| match effect {
             Effect::PutInode(inode) => inode.holder() == Some(own),
-            effect => effect.footprint().part.inode().is_some_and(|ino| self.inodes.contains(&ino)),
+            effect => {
+                let ino = effect.footprint().part.inode();
+                ino.is_some_and(|ino| self.inodes.contains(&ino) && is_of(ino))
+            }
         };
         let mut effects: Vec<Effect> = txn.effects.iter().filter(is_held).cloned().collect();
         // A file that has a name elsewhere can be reached without the held directory, so it is not held any
@@ -410,6 +435,7 @@ impl State {
     pub(crate) fn drop_records(&mut self, drops: &AtomicU64) -> HashSet<Ino> {
         drops.fetch_add(1, Ordering::AcqRel);
         self.records = MemEngine::default();
+        (self.taken, self.taken_names) = (HashSet::default(), 0);
         self.inodes = HashSet::default();
         self.must_give_back = false;
         std::mem::take(&mut self.directories)
@@ -444,10 +470,28 @@ impl State {
         self.last_suspension = Some((now, time));
         time
     }
+
+    /// Notes that another client has recalled this directory. Returns how long this client is to take no
+    /// directory: `shortest`, unless directories that it has taken are recalled again and again.
+    pub(crate) fn suspend_taking(&mut self, dir: Ino, shortest: Duration) -> Duration {
+        let was_taken = self.taken.contains(&dir) || self.taking.is_some_and(|taking| taking.dir == dir);
+        if !was_taken {
+            return shortest;
+        }
+        let now = Instant::now();
+        let time = match self.last_take_pause {
+            Some((at, time)) if now.saturating_duration_since(at) < time * 4 => {
+                (time * 2).min(MAX_SUSPENSION)
+            }
+            _ => shortest,
+        };
+        self.last_take_pause = Some((now, time));
+        time
+    }
 }
 
 impl Held {
-    /// Whether nothing is held or queued, and no directory that will be held is being created.
+    /// Whether nothing is held or queued, and no directory that will be held is being created or taken.
     pub(crate) fn is_idle(&self) -> bool {
         !self.is_busy.load(Ordering::Acquire)
     }
@@ -455,8 +499,10 @@ impl Held {
     /// Notes a change of `state`, and wakes the threads that wait for one.
     pub(crate) fn note(&self, state: &State) {
         self.directories.store(state.directories.len(), Ordering::Release);
-        let is_busy =
-            !state.directories.is_empty() || !state.queue.is_empty() || !state.being_created.is_empty();
+        let is_busy = !state.directories.is_empty()
+            || !state.queue.is_empty()
+            || !state.being_created.is_empty()
+            || state.taking.is_some();
         self.is_busy.store(is_busy, Ordering::Release);
         self.changed.notify_all();
     }

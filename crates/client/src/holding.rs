@@ -66,7 +66,7 @@ impl Meta {
     /// directory is held, until [`Meta::begin_journal`]. Returns false if something is held or queued.
     pub fn end_empty_journal(&self) -> bool {
         let mut state = host::lock(&self.held.state);
-        let is_empty = state.queue.is_empty() && state.directories.is_empty();
+        let is_empty = state.queue.is_empty() && state.directories.is_empty() && state.taking.is_none();
         if is_empty {
             self.end_journal(&mut state);
         }
@@ -91,9 +91,14 @@ impl Meta {
 
     /// Whether a directory that is created now is to be held.
     pub(crate) fn holds_new(&self) -> bool {
-        self.has_journal()
+        self.may_hold()
             && (self.held.directories() > 0
                 || self.nanos_of(Instant::now()) >= self.held.not_before.load(Ordering::Acquire))
+    }
+
+    /// Whether this client may hold directories, unless another one has recalled one a short time ago.
+    pub(crate) fn may_hold(&self) -> bool {
+        self.has_journal()
             && (self.is_exclusive() || !self.is_embedded())
             && self.is_current()
             && self.volume().limits().is_none()
@@ -234,6 +239,7 @@ impl Meta {
         loop {
             let concerns_held = state.concerns_held(txn);
             let must_wait = state.concerns_new_directory(txn)
+                || state.concerns_taken(txn)
                 || concerns_held && (state.is_held_txn_in_flight || state.is_closing);
             if !must_wait {
                 state.is_held_txn_in_flight |= concerns_held;
@@ -267,7 +273,10 @@ impl Meta {
         if self.fence.is_lost(own) || own != self.session() {
             // The session of the transaction has ended, so it holds nothing.
         } else if is_known && !state.is_closing {
-            state.apply(txn, own);
+            // If the transaction concerned nothing that was held, it may concern a directory that was taken
+            // meanwhile. The records that were read then have its effects.
+            let only = (!entered.concerns_held).then_some(&entered.being_created[..]);
+            state.apply(txn, own, only);
             // If an earlier attempt had no known result, the new directories are in `stale_holds`. Now they
             // are held.
             entered.being_created.iter().for_each(|ino| _ = state.stale_holds.remove(ino));
@@ -316,12 +325,16 @@ impl Meta {
         if self.held.is_idle() {
             return Ok(HeldRead::Nothing);
         }
-        let may_answer = self.may_answer_held();
-        let state = host::lock(&self.held.state);
-        let held =
-            keys.iter().filter(|key| state.is_held(key) && !matches!(key, RecordKey::Locks(_))).count();
-        let reads_acl = keys.iter().any(|key| matches!(key, RecordKey::Acl(_))) && !state.queue.is_empty();
-        if held == keys.len() && may_answer {
+        let mut has_waited = false;
+        let mut state = host::lock(&self.held.state);
+        let (held, reads_acl) = loop {
+            let held =
+                keys.iter().filter(|key| state.is_held(key) && !matches!(key, RecordKey::Locks(_))).count();
+            let reads_acl =
+                keys.iter().any(|key| matches!(key, RecordKey::Acl(_))) && !state.queue.is_empty();
+            if held < keys.len() || !self.may_answer_held() {
+                break (held, reads_acl);
+            }
             let snapshot = state.read(keys);
             let elsewhere = |record: &Record| match record {
                 Record::Dirent(_, _, Some(dirent)) if !state.inodes.contains(&dirent.ino) => {
@@ -330,11 +343,16 @@ impl Meta {
                 _ => None,
             };
             let inodes: Vec<RecordKey> = snapshot.records.iter().filter_map(elsewhere).collect();
-            return Ok(match inodes.is_empty() {
-                true => HeldRead::All(snapshot),
-                false => HeldRead::Linked(snapshot, inodes),
-            });
-        }
+            if inodes.is_empty() {
+                return Ok(HeldRead::All(snapshot));
+            }
+            // The transaction at the engine may have removed such an inode, and then removes its name here.
+            if !state.is_held_txn_in_flight || has_waited {
+                return Ok(HeldRead::Linked(snapshot, inodes));
+            }
+            state = host::wait_timeout(&self.held.changed, &self.held.state, state, POLL_INTERVAL);
+            has_waited = true;
+        };
         drop(state);
         // A transaction in the queue may store the ACL, so the engine may not have it yet.
         if held > 0 || reads_acl {
@@ -349,8 +367,9 @@ impl Meta {
     }
 
     /// One page of a directory, as [`Meta::list`]. `None` if the directory is not held, if the engine is
-    /// processing a change of held records, or if `inodes` are requested and one of them is not held, because
-    /// it has a name elsewhere.
+    /// processing a change of held records, or if `inodes` are requested and one of them is neither held nor
+    /// cached. An inode is not held if it has a name elsewhere, or had its name before the directory was
+    /// taken.
     pub(crate) fn list_held(
         &self,
         parent: Ino,
@@ -367,12 +386,26 @@ impl Meta {
         }
         let include = if inodes { ScanInclude::Inodes } else { ScanInclude::Nothing };
         let scan = Scan::Dir { parent, after: after.cloned(), limit, include };
-        let page = Engine::scan(&state.records, &scan).ok()?;
-        let is_elsewhere = |record: &Record| match record {
-            Record::Inode(ino, _) => !state.inodes.contains(ino),
-            _ => false,
-        };
-        (!page.snapshot.records.iter().any(is_elsewhere)).then_some(page)
+        let mut page = Engine::scan(&state.records, &scan).ok()?;
+        let elsewhere: Vec<Ino> = page
+            .snapshot
+            .records
+            .iter()
+            .filter_map(|record| match record {
+                Record::Inode(ino, _) if !state.inodes.contains(ino) => Some(*ino),
+                _ => None,
+            })
+            .collect();
+        drop(state);
+        let mut known = elsewhere.iter().zip(self.known_inodes(&elsewhere)).peekable();
+        for record in &mut page.snapshot.records {
+            if let Record::Inode(ino, inode) = record
+                && let Some((_, known)) = known.next_if(|(elsewhere, _)| **elsewhere == *ino)
+            {
+                *inode = Some(known?);
+            }
+        }
+        Some(page)
     }
 
     /// Adds the names of those inodes that have a name in a held directory, each with this directory. Reads
@@ -469,4 +502,4 @@ impl Meta {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

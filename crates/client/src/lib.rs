@@ -3,6 +3,7 @@
 
 mod activity;
 mod cache;
+mod candidates;
 mod certainty;
 mod charge;
 mod clone;
@@ -28,17 +29,19 @@ mod replay;
 mod run;
 mod session;
 mod settings;
+mod taking;
 mod terms;
 mod ticket;
 mod trash;
 
 pub use activity::Activity;
+pub use candidates::TakePolicy;
 pub use clone::{CloneError, CloneFailure, CloneProgress, CloneRequest};
 pub use doubt::{InDoubtTxn, MARK_NEEDED, is_mark_without_term};
 pub use driver::Meta;
 pub use failure::Failure;
 pub use hand_over::SessionState;
-pub use held::{HasRoom, MakeDurable};
+pub use held::{HasRoom, MakeDurable, NoteTaken};
 pub use listing::{Generation, WholeListing};
 pub use queue::QueueAtExit;
 pub use quotas::{QuotaChange, QuotaError, Retagging};

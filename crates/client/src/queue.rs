@@ -11,7 +11,10 @@ use types::{Errno, Ino, SessionId, SliceId};
 use crate::driver::Meta;
 use crate::failure::Failure;
 use crate::group::{MAX_GROUP, Sent};
-use crate::held::{GATHER_FOR, GATHER_STEP, LOOK_FOR_ROOM_AFTER, POLL_INTERVAL, RETRY_AFTER, slices_of};
+use crate::held::{
+    GATHER_FOR, GATHER_STEP, LOOK_FOR_ROOM_AFTER, MIN_SUSPENSION, POLL_INTERVAL, RETRY_AFTER, State,
+    slices_of,
+};
 
 /// Whether changes that are answered but not committed survive the end of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +200,9 @@ impl Meta {
     /// directories' records are still queued. [`Failure::Fenced`]: the session is lost.
     pub fn give_back(&self) -> Result<(), Failure> {
         let mut state = host::lock(&self.held.state);
-        while state.is_held_txn_in_flight || state.is_closing {
+        while state.is_held_txn_in_flight || state.is_closing || state.taking.is_some() {
+            // The thread that takes a directory then gives it back.
+            state.taking.iter_mut().for_each(|taking| taking.is_recalled = true);
             state = host::wait_timeout(&self.held.changed, &self.held.state, state, POLL_INTERVAL);
         }
         if state.directories.is_empty() && state.queue.is_empty() {
@@ -232,11 +237,13 @@ impl Meta {
             return;
         }
         let mut state = host::lock(&self.held.state);
-        if state.directories.contains(&ino) {
+        if let Some(taking) = state.taking.as_mut().filter(|taking| taking.dir == ino) {
+            if !std::mem::replace(&mut taking.is_recalled, true) {
+                self.suspend(&mut state, ino);
+            }
+        } else if state.directories.contains(&ino) {
             if !state.must_give_back {
-                let time = state.suspend_holding();
-                let until = self.nanos_of(Instant::now() + time);
-                self.held.not_before.store(until, Ordering::Release);
+                let time = self.suspend(&mut state, ino);
                 tracing::debug!(%ino, directories = state.directories.len(), ?time, "another client recalls a directory that this client holds");
             }
             state.must_give_back = true;
@@ -248,12 +255,27 @@ impl Meta {
         self.held.note(&state);
     }
 
+    /// Holds no new directory, and takes none, for a while, because another client has recalled this one.
+    /// Returns for how long no new directory is held.
+    fn suspend(&self, state: &mut State, recalled: Ino) -> Duration {
+        let time = state.suspend_holding();
+        let now = Instant::now();
+        self.held.not_before.store(self.nanos_of(now + time), Ordering::Release);
+        let no_take = state.suspend_taking(recalled, MIN_SUSPENSION * self.held.candidates.policy().pauses);
+        self.held.no_take_before.fetch_max(self.nanos_of(now + no_take), Ordering::AcqRel);
+        state.wanted.clear();
+        time
+    }
+
     /// Makes this client give everything back soon, for example because it may have missed recalls.
     pub fn give_back_soon(&self) {
         if self.held.is_idle() {
             return;
         }
-        host::lock(&self.held.state).must_give_back = true;
+        let mut state = host::lock(&self.held.state);
+        state.taking.iter_mut().for_each(|taking| taking.is_recalled = true);
+        state.must_give_back = true;
+        drop(state);
         self.held.changed.notify_all();
     }
 
@@ -264,6 +286,7 @@ impl Meta {
         drop(state.drop_records(&self.held.drops));
         self.end_journal(&mut state);
         state.stale_holds.clear();
+        state.wanted.clear();
         state.last_mark = None;
         let mut lost = std::mem::take(&mut state.queue);
         state.committed = state.queued;
@@ -293,13 +316,14 @@ impl Meta {
         self.held.has_lost.swap(false, Ordering::AcqRel)
     }
 
-    /// Commits queued changes, and gives back directories that others recall, until `stop` returns true. Runs
-    /// on a thread of its own.
+    /// Commits queued changes, gives back directories that others recall, and takes directories that exist,
+    /// until `stop` returns true. Runs on a thread of its own.
     pub fn commit_queued(&self, stop: &dyn Fn() -> bool) {
         while !stop() {
             self.look_for_room();
+            self.take_wanted();
             let mut state = host::lock(&self.held.state);
-            if state.queue.is_empty() && !state.must_give_back {
+            if state.queue.is_empty() && !state.must_give_back && state.wanted.is_empty() {
                 state = host::wait_timeout(&self.held.changed, &self.held.state, state, POLL_INTERVAL);
             }
             let (must_give_back, is_empty) = (state.must_give_back, state.queue.is_empty());

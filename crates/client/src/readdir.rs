@@ -2,9 +2,10 @@
 
 use host::Instant;
 use meta::{Dirent, Inode, Page, Record, Scan, ScanInclude};
+use ops::GetInode;
 use types::{Ino, Name};
 
-use crate::driver::Meta;
+use crate::driver::{BY_KERNEL, Meta};
 use crate::failure::Failure;
 use crate::listing::{Generation, WholeListing};
 
@@ -28,6 +29,7 @@ impl Meta {
         if let Some(page) = self.list_held(parent, after.as_ref(), limit, inodes) {
             return Ok(Listing::of(page));
         }
+        self.require_not_held(parent)?;
         let include = if inodes { ScanInclude::InodesWithAcls } else { ScanInclude::Nothing };
         let page = self.scan(&Scan::Dir { parent, after: after.clone(), limit, include })?;
         self.cache.absorb(&page.snapshot, began);
@@ -39,6 +41,19 @@ impl Meta {
             self.cache.listed(parent, after.as_ref(), last.filter(|_| listing.more), before, seq);
         }
         Ok(listing)
+    }
+
+    /// Makes another session that holds the directory give it back. The directory may have been open when that
+    /// session took it.
+    fn require_not_held(&self, dir: Ino) -> Result<(), Failure> {
+        match self.is_embedded() {
+            true => Ok(()),
+            // A directory that was removed has no entries.
+            false => match self.run(&GetInode(dir), &BY_KERNEL) {
+                Ok(_) | Err(Failure::Operation(_)) => Ok(()),
+                Err(failure) => Err(failure),
+            },
+        }
     }
 
     /// The generation of a directory for a read that begins now. `None` if a listing cannot be cached,

@@ -293,6 +293,9 @@ impl<'a, O: Op> Run<'a, O> {
         }
         self.meta.recall(dir)?;
         self.all_reads += 1;
+        // While the other session held the directory, it may have changed names that this client has cached.
+        // They must not count any more when the inode, which now names no holder, can be read again.
+        self.meta.drop_names(dir);
         self.meta.cache.invalidate_any_seq(Key::Inode(dir));
         self.forget_reads();
         Ok(())
@@ -374,6 +377,10 @@ impl<'a, O: Op> Run<'a, O> {
                     meta.cache.listed(dir, None, None, before, seq);
                 }
                 meta.leave(entered, &txn, true);
+                // A copy of a tree relies on the refusal of transactions that are too large.
+                if O::IS_REMEMBERED {
+                    meta.note_created(&txn);
+                }
                 if is_marked {
                     meta.drop_mark(txn.op_id);
                 }

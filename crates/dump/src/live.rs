@@ -444,8 +444,8 @@ fn key_of_change(invalidation: Invalidation) -> Option<Key> {
             Some(Key::Inode(ino.0, None))
         }
         Invalidation::Dirent(dir, name) => Some(Key::Inode(dir.0, Some(Bytes(name.as_bytes().into())))),
-        // Locks are left out.
-        Invalidation::Locks(_) => None,
+        // Locks are left out. The record of a directory that was taken is invalidated too.
+        Invalidation::Locks(_) | Invalidation::Names(..) => None,
     }
 }
 

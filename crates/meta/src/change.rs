@@ -5,8 +5,8 @@ use host::HashSet;
 use types::{Ino, Name, SessionId};
 
 use crate::footprint::Part;
-use crate::record::Seq;
-use crate::txn::{Effect, Txn};
+use crate::record::{Seq, is_held_size};
+use crate::txn::{Effect, Guard, Txn};
 
 /// A committed transaction, as the change stream delivers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,10 @@ pub enum Invalidation {
     Dirent(Ino, Name),
     /// The content of a file changed.
     Data(Ino),
+    /// A session has taken the directory ([`Inode::holder`](crate::Inode::holder)): from now on, names in it
+    /// can change before the change is committed. The number is the new access revision of the directory. It
+    /// differs from the one before by 1, although nothing has changed that access depends on.
+    Names(Ino, u64),
     Xattrs(Ino),
     /// The locks on an inode changed.
     Locks(Ino),
@@ -55,6 +59,13 @@ impl Txn {
                 Part::Size(ino) => {
                     add(Invalidation::Inode(ino));
                     add(Invalidation::Data(ino));
+                    if matches!(effect, Effect::SetSize { size, .. } if is_held_size(*size)) {
+                        let before = self.guards.iter().find_map(|guard| match guard {
+                            Guard::Access { ino: guarded, rev } if *guarded == ino => Some(*rev),
+                            _ => None,
+                        });
+                        add(Invalidation::Names(ino, before.map_or(0, |rev| rev.saturating_add(1))));
+                    }
                 }
                 Part::Rows(ino) => add(Invalidation::Data(ino)),
                 Part::Dirent(parent, name) => add(Invalidation::Dirent(parent, name.clone())),
@@ -73,7 +84,8 @@ impl Txn {
 
 impl Invalidation {
     /// The stored form of a list. Each item is one letter, then the inode number in eight bytes (big-endian).
-    /// [`Invalidation::Dirent`] adds the length of the name in one byte, then the name.
+    /// [`Invalidation::Dirent`] adds the length of the name in one byte, then the name;
+    /// [`Invalidation::Names`] adds the revision in eight bytes.
     pub fn encode(invalidations: &[Invalidation]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(invalidations.len() * 16);
         for one in invalidations {
@@ -81,11 +93,15 @@ impl Invalidation {
                 Invalidation::Inode(ino) => (b'n', ino),
                 Invalidation::Dirent(parent, _) => (b'e', parent),
                 Invalidation::Data(ino) => (b'd', ino),
+                Invalidation::Names(ino, _) => (b'h', ino),
                 Invalidation::Xattrs(ino) => (b'x', ino),
                 Invalidation::Locks(ino) => (b'l', ino),
             };
             bytes.push(letter);
             bytes.extend_from_slice(&ino.0.to_be_bytes());
+            if let Invalidation::Names(_, rev) = one {
+                bytes.extend_from_slice(&rev.to_be_bytes());
+            }
             if let Invalidation::Dirent(_, name) = one {
                 let name = name.as_bytes();
                 // A name has at most 255 bytes.
@@ -96,8 +112,8 @@ impl Invalidation {
         bytes
     }
 
-    /// Decodes the bytes that [`Invalidation::encode`] returns. `None` if they are damaged; the caller then
-    /// treats the change as missed.
+    /// Decodes the bytes that [`Invalidation::encode`] returns. `None` if they are damaged, or a later version
+    /// of limen wrote an item that this version does not know; the caller then treats the change as missed.
     pub fn decode(mut bytes: &[u8]) -> Option<Vec<Invalidation>> {
         let mut invalidations = Vec::new();
         while let Some((letter, rest)) = bytes.split_first() {
@@ -107,6 +123,11 @@ impl Invalidation {
             invalidations.push(match letter {
                 b'n' => Invalidation::Inode(ino),
                 b'd' => Invalidation::Data(ino),
+                b'h' => {
+                    let (rev, rest) = rest.split_first_chunk()?;
+                    bytes = rest;
+                    Invalidation::Names(ino, u64::from_be_bytes(*rev))
+                }
                 b'x' => Invalidation::Xattrs(ino),
                 b'l' => Invalidation::Locks(ino),
                 b'e' => {
@@ -134,6 +155,7 @@ mod tests {
             Invalidation::Dirent(Ino(2), name),
             Invalidation::Dirent(Ino(2), Name::new(b"a").unwrap()),
             Invalidation::Data(Ino(3)),
+            Invalidation::Names(Ino(6), u64::MAX - 1),
             Invalidation::Xattrs(Ino(4)),
             Invalidation::Locks(Ino(5)),
         ];
@@ -143,5 +165,18 @@ mod tests {
         for damaged in [&bytes[1..], &bytes[..5], b"z12345678", b"e12345678", b"e12345678\x01/"] {
             assert_eq!(Invalidation::decode(damaged), None, "{damaged:?}");
         }
+    }
+
+    /// A take is the only change of a size after which others must drop names.
+    #[test]
+    fn a_take_is_announced_with_the_names_of_the_directory() {
+        let announced = |size| {
+            let effects = vec![Effect::SetSize { ino: Ino(2), size }];
+            let guards = vec![Guard::Access { ino: Ino(2), rev: 5 }];
+            let txn = Txn { op_id: types::OpId(1), guards, effects };
+            txn.invalidations().contains(&Invalidation::Names(Ino(2), 6))
+        };
+        assert!(announced(crate::Inode::held_size(SessionId(7)).unwrap()));
+        assert!(!announced(crate::DIR_BYTES) && !announced(1 << 40));
     }
 }

@@ -15,6 +15,11 @@ pub const DIR_BYTES: u64 = 4096;
 /// session that holds it.
 const HELD: u64 = 1 << 51;
 
+/// Whether this is the size of a held directory, if it is that of a directory.
+pub(crate) fn is_held_size(size: u64) -> bool {
+    size >= HELD
+}
+
 /// An inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inode {
@@ -38,7 +43,7 @@ pub struct Inode {
     /// For a directory, its parent (the root is its own parent); 0 for all other types.
     pub parent: Ino,
     /// Increases with each change of a field that access depends on (mode, owner, group, ACL ids), and of the
-    /// quota tag.
+    /// quota tag, and if a session becomes the holder of a directory that exists.
     pub access_rev: u64,
     /// The size of the inode's extended attributes in blocks: the sum of their [`xattr_blocks`].
     pub xattr_blocks: u16,
@@ -94,7 +99,7 @@ impl Inode {
     /// changes there may not be committed yet. `None` for other files, and for a directory that no session
     /// holds.
     pub fn holder(&self) -> Option<SessionId> {
-        let is_held = self.kind.is_dir() && self.size >= HELD;
+        let is_held = self.kind.is_dir() && is_held_size(self.size);
         is_held.then(|| SessionId(self.size - HELD))
     }
 

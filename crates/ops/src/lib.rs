@@ -19,6 +19,7 @@ mod clone;
 mod configure;
 mod credential_source;
 mod domains;
+mod hold;
 mod known;
 mod lease;
 mod link;
@@ -58,6 +59,7 @@ pub use clone::{
 pub use configure::{Configure, MoveStore};
 pub use credential_source::CredentialSource;
 pub use domains::{GetDomains, Numbering, domains_in, reserve_domains};
+pub use hold::TakeDirectory;
 pub use known::{Acl, InheritKey, Key, KnownRecords, OwnReads, Value, known};
 pub use lease::{Housekeeping, Lease};
 pub use link::Link;

@@ -150,6 +150,9 @@ impl Op for GetXattrs {
     const READ: bool = true;
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<Xattrs>>, PlanStop> {
+        view.expect([RecordKey::Inode(self.0), RecordKey::Xattrs(self.0)]);
+        // If another session holds the directory, the stored xattrs may be out of date, and this stops the plan.
+        view.find_inode(self.0)?;
         Ok(Plan::answer(view.xattrs(self.0)?))
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use acl::idmap::Ids;
 use chunk::{BlockStore, MemoryBudget, WriteContext};
-use client::Meta;
+use client::{Meta, TakePolicy};
 use journal::Journals;
 use meta::Counter;
 use ops::AtimeMode;
@@ -47,6 +47,8 @@ pub struct VfsOptions {
     /// New directories are held: changes below them are answered at once, and committed afterwards. Needs
     /// `journals`.
     pub holds_directories: bool,
+    /// Directories that exist are taken if only this mount creates files in them. Needs `holds_directories`.
+    pub takes_directories: bool,
     /// The journals of the mounts of this machine. Changes in the journals of ended processes are committed.
     pub journals: Option<Arc<dyn Journals>>,
     pub times: SessionTimes,
@@ -62,6 +64,7 @@ impl Default for VfsOptions {
             has_references: true,
             nfs4_domain: None,
             holds_directories: false,
+            takes_directories: false,
             journals: None,
             times: SessionTimes::default(),
         }
@@ -105,6 +108,10 @@ impl Base {
         let commits = Arc::new(Commits::new(&meta, &store));
         if let Some(journals) = options.journals.as_ref().filter(|_| options.holds_directories) {
             commits.hold_directories(journals);
+            if options.takes_directories {
+                caches.follow_takes();
+                meta.set_take_policy(TakePolicy::default());
+            }
         }
         let pending_atimes = Arc::new(PendingAtimes::new(options.atime, &commits));
         let attributes = Arc::new(Attributes::new(&meta, &open, &pending_atimes, &access, &caches));

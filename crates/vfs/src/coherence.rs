@@ -232,6 +232,17 @@ impl Caches {
         Ok(vec![watch, check])
     }
 
+    /// Lets attributes that the kernel has of a directory count as current after this mount takes it.
+    pub(crate) fn follow_takes(self: &Arc<Self>) {
+        // The caches own the client, so the client must not own the caches.
+        let caches = Arc::downgrade(self);
+        self.meta.set_note_taken(Arc::new(move |dir, rev| {
+            if let Some(caches) = caches.upgrade() {
+                caches.cache.move_revision(dir, rev);
+            }
+        }));
+    }
+
     /// The revisions that the kernel has now. Must be called before the request waits for anything.
     pub(crate) fn held_by_kernel(&self) -> RevisionsAsOf<'_> {
         self.cache.held()
@@ -441,7 +452,23 @@ impl Caches {
             Invalidation::Dirent(parent, name) => {
                 self.notify(|kernel| kernel.expire_name(*parent, name.as_bytes()));
             }
+            Invalidation::Names(dir, rev) => {
+                self.cache.move_revision(*dir, *rev);
+                self.expire_names(*dir);
+            }
             Invalidation::Locks(_) => {}
+        }
+    }
+
+    /// Makes the kernel look all names in a directory up again, because another session has taken the
+    /// directory. A kernel that does not hold the directory's inode has no names in it. A name that this
+    /// client's cache does not have is expired only when a change of it is committed. The notification about
+    /// all names is not used, because the kernel then detaches every file system that is mounted on a
+    /// directory of this mount.
+    fn expire_names(&self, dir: Ino) {
+        if self.cache.contains(dir) {
+            let names = self.meta.known_names(dir);
+            self.notify(|kernel| names.iter().for_each(|name| kernel.expire_name(dir, name.as_bytes())));
         }
     }
 

@@ -96,6 +96,16 @@ impl KernelCache {
         }
     }
 
+    /// The access revision of a directory was incremented to this one, although nothing has changed that access
+    /// depends on. So attributes of the previous revision are as good.
+    pub(crate) fn move_revision(&self, ino: Ino, access_rev: u64) {
+        if let Some(inode) = self.shard(ino).get_mut(&ino)
+            && inode.access_rev.checked_add(1) == Some(access_rev)
+        {
+            inode.access_rev = access_rev;
+        }
+    }
+
     fn first(&self, access_rev: u64, now: Instant) -> KernelInode {
         let since = self.next_moment();
         KernelInode {
@@ -174,6 +184,11 @@ impl KernelCache {
         self.shard(ino).insert(ino, unknown);
     }
 
+    /// Whether the kernel may hold the inode.
+    pub(crate) fn contains(&self, ino: Ino) -> bool {
+        self.shard(ino).contains_key(&ino)
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.shards.iter().map(|shard| host::lock(shard).len() as u64).sum()
     }
@@ -211,6 +226,19 @@ mod tests {
 
     fn held(cache: &KernelCache) -> RevisionsAsOf<'_> {
         RevisionsAsOf { cache, moment: cache.moment.load(Ordering::Acquire) }
+    }
+
+    #[test]
+    fn attributes_count_after_a_take_as_before() {
+        let cache = KernelCache::default();
+        cache.record_sent(INO, 4, 1, Instant::now());
+        let held = cache.held();
+        cache.move_revision(INO, 7);
+        assert_eq!(held.revision(INO), Some(4), "there was a change in between");
+        cache.move_revision(INO, 5);
+        assert_eq!(held.revision(INO), Some(5), "also for requests that have arrived before");
+        cache.move_revision(INO, 5);
+        assert_eq!(cache.revision(INO), Some(5));
     }
 
     #[test]

@@ -246,3 +246,35 @@ fn an_own_commit_sent_before_a_clear_invalidates_later_reads() {
         assert!(cache.get(&key, None).is_some());
     }
 }
+
+/// A commit of this client can be answered long after the directory was taken: its value is as old as its
+/// start.
+#[test]
+fn names_that_are_dropped_are_neither_known_nor_absent_until_they_are_read_again() {
+    let cache = Cache::new(1000, AclKind::Posix);
+    let (dir, began) = (Ino(5), Instant::now());
+    let key = |name: &[u8]| Key::Dirent(dir, Name::new(name).unwrap());
+    let before = cache.before(dir);
+    cache.put(key(b"there"), dirent(7), Seq(5));
+    cache.put(key(b"gone"), Value::Dirent(None), Seq(5));
+    cache.listed(dir, None, None, before, Seq(5));
+    let all = [b"there".as_slice(), b"gone", b"never"];
+    assert!(all.iter().all(|name| cache.get(&key(name), None).is_some()));
+    cache.put(Key::Dirent(Ino(6), Name::new(b"other").unwrap()), dirent(8), Seq(5));
+
+    let before = cache.before(dir);
+    cache.drop_names(dir);
+    assert!(all.iter().all(|name| cache.get(&key(name), None).is_none()));
+    assert!(cache.get(&Key::Dirent(Ino(6), Name::new(b"other").unwrap()), None).is_some());
+    let late =
+        Snapshot { seq: Seq(9), records: vec![Record::Dirent(dir, Name::new(b"there").unwrap(), None)] };
+    cache.absorb(&late, began);
+    cache.committed(key(b"gone"), dirent(9), Seq(9), cache.commit_times(began, Instant::now()));
+    cache.listed(dir, None, None, before, Seq(9));
+    assert!(all.iter().all(|name| cache.get(&key(name), None).is_none()), "from before the drop");
+    assert_eq!(cache.names_in(dir).len(), 2);
+
+    std::thread::sleep(std::time::Duration::from_millis(1));
+    cache.absorb(&late, Instant::now());
+    assert!(matches!(cache.get(&key(b"there"), None), Some(Value::Dirent(None))));
+}

@@ -18,25 +18,25 @@ use crate::readdir::Listing;
 
 const LONG: Duration = Duration::from_secs(3600);
 
-type Counted = Arc<Counting<MemEngine>>;
+pub(crate) type Counted = Arc<Counting<MemEngine>>;
 
-fn volume() -> Counted {
+pub(crate) fn volume() -> Counted {
     let engine = Arc::new(Counting::new(MemEngine::default()));
     Volume::in_memory("test").format(&*engine).unwrap();
     engine
 }
 
-fn nothing_to_store() -> MakeDurable {
+pub(crate) fn nothing_to_store() -> MakeDurable {
     Arc::new(|_| Ok(()))
 }
 
 /// A registered client that is notified of changes, and holds new directories if `holds` is set.
-fn client(engine: &Counted, holds: bool) -> Arc<Meta> {
+pub(crate) fn client(engine: &Counted, holds: bool) -> Arc<Meta> {
     let journals = holds.then(Memory::default);
     client_with(engine.clone(), journals.as_ref())
 }
 
-fn client_with(engine: Arc<dyn Engine>, journals: Option<&Memory>) -> Arc<Meta> {
+pub(crate) fn client_with(engine: Arc<dyn Engine>, journals: Option<&Memory>) -> Arc<Meta> {
     let meta = Arc::new(Meta::open(engine, 1000).unwrap());
     meta.set_exclusive(meta.is_embedded());
     if let Some(journals) = journals {
@@ -93,11 +93,11 @@ impl Engine for Embedded {
     }
 }
 
-fn name(text: &str) -> Name {
+pub(crate) fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
-fn make(meta: &Meta, parent: Ino, text: &str, ino: u64, kind: MakeKind) -> Result<Inode, Failure> {
+pub(crate) fn make(meta: &Meta, parent: Ino, text: &str, ino: u64, kind: MakeKind) -> Result<Inode, Failure> {
     let make = Make {
         parent,
         name: name(text),
@@ -111,7 +111,7 @@ fn make(meta: &Meta, parent: Ino, text: &str, ino: u64, kind: MakeKind) -> Resul
     meta.run(&make, &BY_KERNEL)
 }
 
-fn set_mode(ino: Ino, mode: u32) -> SetAttr {
+pub(crate) fn set_mode(ino: Ino, mode: u32) -> SetAttr {
     SetAttr {
         ino,
         mode: Some(Mode::new(mode)),
@@ -128,11 +128,11 @@ fn set_mode(ino: Ino, mode: u32) -> SetAttr {
     }
 }
 
-fn look(meta: &Meta, parent: Ino, text: &str) -> Result<Option<Inode>, Failure> {
+pub(crate) fn look(meta: &Meta, parent: Ino, text: &str) -> Result<Option<Inode>, Failure> {
     meta.run(&Lookup { parent, name: name(text) }, &BY_KERNEL)
 }
 
-fn stored(engine: &Counted, key: RecordKey) -> Option<Inode> {
+pub(crate) fn stored(engine: &Counted, key: RecordKey) -> Option<Inode> {
     engine.read(&[key]).unwrap().records.iter().find_map(|record| match record {
         Record::Inode(_, inode) => *inode,
         _ => None,
@@ -140,7 +140,7 @@ fn stored(engine: &Counted, key: RecordKey) -> Option<Inode> {
 }
 
 /// Runs `work` while one thread commits queued changes and another one receives recalls.
-fn beside<T>(holder: &Arc<Meta>, work: impl FnOnce() -> T) -> T {
+pub(crate) fn beside<T>(holder: &Arc<Meta>, work: impl FnOnce() -> T) -> T {
     let is_over = AtomicBool::new(false);
     let mut changes = holder.engine().watch().unwrap().unwrap();
     std::thread::scope(|scope| {
@@ -157,9 +157,9 @@ fn beside<T>(holder: &Arc<Meta>, work: impl FnOnce() -> T) -> T {
                 }
             }
         });
-        let done = work();
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         is_over.store(true, Ordering::Relaxed);
-        done
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 

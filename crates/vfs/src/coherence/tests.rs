@@ -592,3 +592,32 @@ fn notifications_about_a_file_wait_until_its_lock_is_used() {
     assert!(grants.begin(file), "the next grant notifies the kernel");
     assert!(!grants.begin(file));
 }
+
+/// The first mount takes the directory, as a mount that holds directories does.
+fn take(pair: &Pair, dir: Ino) {
+    pair.a.meta().run(&ops::TakeDirectory(dir), &crate::caller::BY_KERNEL).unwrap();
+}
+
+#[test]
+fn known_names_are_expired_after_a_take() {
+    let pair = Pair::watched();
+    let dir = make_dir(&pair.a, "d");
+    let request =
+        MakeRequest { parent: dir, name: b"f", kind: MakeKind::Regular, mode: Mode::new(0o600), umask: 0 };
+    pair.a.names.make(&root(), request).unwrap();
+    let attr = pair.b.names.lookup(&root(), Ino::ROOT, b"d").unwrap().unwrap();
+    pair.b.caches.looked_up(&attr);
+    assert!(pair.b.names.lookup(&root(), dir, b"f").unwrap().is_some());
+    assert!(pair.b.names.lookup(&root(), dir, b"absent").unwrap().is_none());
+    let from = pair.kernel.events.lock().unwrap().len();
+    let all = pair.kernel.count(&Event::All);
+    take(&pair, dir);
+    for name in [&b"f"[..], b"absent"] {
+        // A reply in flight may bring back a name, so the notification is repeated.
+        let mut from = from;
+        for _ in 0..3 {
+            from = pair.kernel.expect(&Event::Name(dir, name.to_vec()), from);
+        }
+    }
+    assert_eq!(pair.kernel.count(&Event::All), all, "that would detach file systems that are mounted below");
+}
