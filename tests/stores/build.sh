@@ -4,10 +4,10 @@
 #
 #   tests/stores/build.sh {azurite|fake-gcs-server|hdfs}
 #
-# Both are emulators that their projects offer for tests: Azurite (MIT, by Microsoft, needs Node.js and npm)
-# serves the protocol of Azure Blob Storage, fake-gcs-server (BSD, needs Go) that of Google Cloud Storage.
-# hdfs is a NameNode and a DataNode of Apache Hadoop in one process, the cluster of Hadoop's own tests (needs
-# Java and Maven).
+# azurite and fake-gcs-server are emulators that their projects offer for tests: Azurite (MIT, by Microsoft,
+# needs Node.js and npm) serves the protocol of Azure Blob Storage, fake-gcs-server (BSD, needs Go) that of
+# Google Cloud Storage. hdfs is a NameNode and a DataNode of Apache Hadoop in one process, the cluster of
+# Hadoop's own tests (needs Java and Maven).
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
@@ -38,7 +38,8 @@ d3ef575e3e4979678dc01bf1dcce51021493b4d11fb7f1be8ad982877c16a1c0  slf4j-api-1.7.
 c214958b07816cb4412b30c7bdbd4308ffdc6ba2a83767b8f3a9229cbd9274d6  slf4j-nop-1.7.36.jar
 daddea1ea0be0f56978ab3006b8ac92834afeefbd9b7e4e6316fca57df0fa636  commons-logging-1.2.jar
 SUMS
-    # Most of the time of a test, the server loads and compiles classes, so only the fast compiler is used.
+    # In a test, the server spends most of its time on loading and compiling classes, so it uses only the fast
+    # compiler (C1).
     cat >"$1/hdfs" <<'PROGRAM'
 #!/bin/sh
 exec java -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData \

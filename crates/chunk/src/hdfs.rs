@@ -1,7 +1,7 @@
 //! HDFS, through its REST interface (WebHDFS): translates a bucket's address to opendal's settings, and adds
 //! what opendal's service lacks.
 //!
-//! - A file has its name as soon as its writer begins, and if the connection breaks, it keeps the bytes that
+//! - While a file is written, it already has its name, and if the connection breaks, it keeps the bytes that
 //!   have arrived. So a `put` writes below `tmp/` and renames. opendal's service has no rename; [`Renaming`]
 //!   adds it.
 //! - The servers answer most failures with status 403 and the name of a Java exception. opendal reports each
@@ -66,8 +66,8 @@ enum Login {
 }
 
 impl Login {
-    /// opendal puts these values into the query of each request as they are, so no character of them may
-    /// need an escape.
+    /// opendal does not escape these values in the query of a request, so they must contain no character that
+    /// needs it.
     fn new(token: Option<String>, user: Option<String>) -> Result<Self, ChunkError> {
         let is_plain = |text: &str, more: &str| {
             text.chars().all(|char| char.is_ascii_alphanumeric() || more.contains(char))
@@ -75,12 +75,12 @@ impl Login {
         match (token, user) {
             (Some(token), _) if is_plain(&token, "-_") => Ok(Login::Token(token)),
             (Some(_), _) => Err(ChunkError::Config(format!(
-                "{TOKEN} is not one delegation token: it must be base64 in the form for URLs"
+                "{TOKEN} does not contain a delegation token: a token is URL-safe base64 without padding"
             ))),
             (None, Some(user)) if is_plain(&user, "-_.$") => Ok(Login::User(user)),
-            (None, Some(user)) => {
-                Err(ChunkError::Config(format!("{user:?} is not the name of an HDFS user")))
-            }
+            (None, Some(user)) => Err(ChunkError::Config(format!(
+                "{user:?} is not the name of an HDFS user: use only letters, digits, '-', '_', '.' and '$'"
+            ))),
             (None, None) => Ok(Login::None),
         }
     }
@@ -220,7 +220,7 @@ impl Service for Renaming {
         if self.try_rename(context, from, to).await? {
             return Ok(RpRename::default());
         }
-        // An earlier attempt was executed, but its answer was lost; or somebody removed the file.
+        // Either an earlier attempt renamed the file and its answer was lost, or the file was removed.
         Err(Error::new(ErrorKind::Unexpected, "it is unknown whether the object was stored"))
     }
 
@@ -234,8 +234,7 @@ impl Service for Renaming {
     }
 }
 
-/// Turns each answer that reports a failure into an error, except that a file does not exist, which opendal
-/// handles.
+/// Turns each answer that reports a failure into an error. The exception is status 404: opendal handles it.
 struct Transport(HttpTransporter);
 
 impl HttpTransport for Transport {
@@ -254,7 +253,7 @@ impl HttpTransport for Transport {
 const QUOTA: &[&str] =
     &["DSQuotaExceededException", "NSQuotaExceededException", "QuotaByStorageTypeExceededException"];
 
-/// Exceptions for which a repeated request fails again.
+/// Exceptions that occur again if the request is repeated.
 const PERMANENT: &[&str] = &[
     "FileAlreadyExistsException",
     "IllegalArgumentException",
@@ -264,12 +263,12 @@ const PERMANENT: &[&str] = &[
     "UnsupportedOperationException",
 ];
 
-/// The error of an answer. A failure of an unknown kind is one that may pass: most are the plain
+/// The error that an answer reports. An unknown exception is a temporary error: most are a plain
 /// `IOException`, for example while too few DataNodes are up.
 fn failure(status: StatusCode, body: &[u8]) -> Error {
     let answer: Value = serde_json::from_slice(body).unwrap_or_default();
     let field = |name: &str| answer["RemoteException"][name].as_str().unwrap_or_default();
-    // A DataNode adds a backtrace.
+    // The message of a DataNode contains a stack trace.
     let said = field("message").lines().next().unwrap_or_default();
     match field("exception") {
         "" if status == StatusCode::UNAUTHORIZED => Error::new(

@@ -34,8 +34,8 @@ pub struct StorageConfig {
     ///   `AZURE_STORAGE_KEY`.
     /// - `webdav`: `https://HOST[:PORT]/PATH`, with `WEBDAV_USERNAME` and `WEBDAV_PASSWORD`.
     /// - `sftp`: `sftp://[USER@]HOST[:PORT]/PATH`, through the `ssh` command and its configuration.
-    /// - `hdfs`: `webhdfs://[USER@]HOST[:PORT]/PATH`, or `swebhdfs://` with TLS, with the user in the address or
-    ///   in `HADOOP_USER_NAME`, or with a delegation token in `HADOOP_TOKEN`.
+    /// - `hdfs`: `webhdfs://[USER@]HOST[:PORT]/PATH`, or `swebhdfs://` with TLS. The user is in the address or
+    ///   in `HADOOP_USER_NAME`; with Kerberos, a delegation token is in `HADOOP_TOKEN` instead.
     ///
     /// An address that begins with [`SHARDS`](crate::SHARDS) and contains a range such as `{0..15}` names
     /// several buckets.

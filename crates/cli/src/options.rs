@@ -30,8 +30,8 @@ Options for -o, separated by commas:
   sync_metadata      commit each change before it is answered. Without this option, changes in directories that this
                      mount has created are answered at once, and committed in groups afterwards, until another mount
                      looks there; if the mount is killed, the next one on this machine commits the rest
-  take_directories   treat directories that exist in the same way, while no other mount uses them; experimental, on
-                     database servers only
+  take_directories   also answer changes in existing directories at once, after this mount has created several files
+                     there, until another mount looks there; experimental, on database servers only
   retry_timeout=SECONDS
                      how long to retry a request that fails at the database before the call fails with EIO
                      [default: 20]

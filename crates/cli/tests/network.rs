@@ -1017,7 +1017,7 @@ fn make_shared(pair: &Pair, dir: &str) {
     assert_eq!(names_in(&pair.a(dir)).len(), 2);
 }
 
-/// Creates files in a directory that exists until the first mount has certainly taken it.
+/// Creates files in an existing directory, and waits until the first mount has taken the directory.
 fn take(pair: &Pair, dir: &str) {
     (0..20).for_each(|at| make_held(&pair.a(dir).join(format!("first{at}")), at));
     thread::sleep(Duration::from_millis(500));
@@ -1028,7 +1028,7 @@ fn take(pair: &Pair, dir: &str) {
 fn directory_that_exists_is_taken_until_another_mount_looks(kind: Kind) {
     let Some(pair) = Pair::new(kind, true, &["-o", "take_directories"]) else { return };
     make_shared(&pair, "d");
-    // As a process whose working directory this is.
+    // The lookups are those of a process whose working directory this is: they do not look up `d` again.
     let cwd = File::open(pair.b("d")).unwrap();
     let look = |name: &str| statat(&cwd, name, AtFlags::SYMLINK_NOFOLLOW).map(|found| found.st_size);
     assert_eq!((look("new"), look("old")), (Err(Errno::NOENT), Ok(3)));

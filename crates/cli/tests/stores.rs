@@ -1,6 +1,6 @@
-//! Volumes on kinds of object stores other than directories and S3: WebDAV, SFTP, Azure Blob Storage,
-//! Google Cloud Storage and HDFS. Each test starts a server or an emulator (crate `servers`). One test has two mounts
-//! whose object store stops answering.
+//! Volumes on kinds of object stores other than directories and S3: WebDAV, SFTP, Azure Blob Storage, Google
+//! Cloud Storage and HDFS. Each test starts a server or an emulator (crate `servers`). One test has two
+//! mounts whose object store stops answering.
 
 mod common;
 

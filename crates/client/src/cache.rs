@@ -19,9 +19,9 @@
 //! server's order. A directory is not marked if an invalidation of one of its names arrives while it is read
 //! or created, because the read may have missed that name.
 //!
-//! If another client takes a directory to answer changes in it before their commit, or has given it back,
-//! [`Cache::drop_names`] drops all its names. Their slots are not searched for: each lookup and each insertion
-//! compares the beginning of the read with the moment of the drop.
+//! [`Cache::drop_names`] drops all names of a directory when a client takes it or has given it back, because
+//! changes in a held directory are answered before they are committed. It does not search for the slots.
+//! Instead, each lookup and each insertion compares the beginning of the read with the moment of the drop.
 //!
 //! [`Cache::clear`] is for the case that invalidations may have been missed: it also bars the reads that
 //! began earlier.
@@ -77,7 +77,7 @@ struct Counters {
     /// the mark's shard. Each clear of the cache also counts.
     invalidations: AtomicU64,
     /// One more than the last moment at which all names of one of the directories were dropped; 0 if that has
-    /// not happened. Names that were read before it do not count.
+    /// not happened. A name is not used if its read or commit began before this.
     dropped: AtomicU64,
 }
 
@@ -468,7 +468,7 @@ impl Cache {
     pub(crate) fn drop_names(&self, dir: Ino) {
         let counters = self.counters(dir);
         counters.dropped.fetch_max(self.now().0.saturating_add(1), Ordering::AcqRel);
-        // No name counts as absent because it has no slot.
+        // The mark becomes invalid, so a name without a slot is not known to be absent any more.
         counters.losses.fetch_add(1, Ordering::AcqRel);
         counters.invalidations.fetch_add(1, Ordering::AcqRel);
     }

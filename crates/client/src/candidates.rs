@@ -10,8 +10,8 @@ use types::Ino;
 
 /// The maximum number of directories whose creations are counted.
 const MAX_CANDIDATES: usize = 1024;
-/// How long a directory that could not be taken is not tried again. This time doubles with each failure, up to
-/// [`LONGEST_RETRY`].
+/// How long to wait before a directory that could not be taken is tried again. This time doubles with each
+/// failure, up to [`LONGEST_RETRY`].
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 const LONGEST_RETRY: Duration = Duration::from_secs(4 * 3600);
 
@@ -22,8 +22,8 @@ pub struct TakePolicy {
     pub creations: u32,
     /// They must be created within this time.
     pub within: Duration,
-    /// After another client has recalled a directory, no directory is taken for this many times as long as no
-    /// new directory is held.
+    /// After another client has recalled a directory, no directory is taken for this many seconds. The pause
+    /// is longer if directories that were taken are recalled again and again.
     pub pauses: u32,
 }
 
@@ -44,10 +44,10 @@ pub(crate) struct Candidates {
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     creations: u32,
-    /// When the first of them was counted.
+    /// When the count began.
     since: Instant,
     not_before: Option<Instant>,
-    /// How long it was put off last.
+    /// The last pause before another attempt.
     pause: Duration,
 }
 
@@ -87,7 +87,7 @@ impl Candidates {
         is_wanted
     }
 
-    /// Another client has changed these parts: the count of their directories begins again.
+    /// Restarts the count of each directory that another client has changed.
     pub(crate) fn disturb(&self, parts: &[Invalidation]) {
         let mut directories = host::lock(&self.directories);
         if directories.is_empty() {
@@ -106,7 +106,7 @@ impl Candidates {
         }
     }
 
-    /// Does not try a directory again for a while.
+    /// Makes [`Candidates::count`] ignore a directory that could not be taken, for a while.
     pub(crate) fn put_off(&self, dir: Ino, now: Instant) {
         if let Some(candidate) = host::lock(&self.directories).get_mut(&dir) {
             candidate.pause = (candidate.pause * 2).clamp(RETRY_AFTER, LONGEST_RETRY);
@@ -115,7 +115,7 @@ impl Candidates {
     }
 }
 
-/// Makes room for one more directory. Returns false if there is none.
+/// Makes room for one more directory. Returns false if that is not possible.
 fn make_room(directories: &mut HashMap<Ino, Candidate>, within: Duration, now: Instant) -> bool {
     if directories.len() >= MAX_CANDIDATES {
         directories.retain(|_, candidate| {

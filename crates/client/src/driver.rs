@@ -220,8 +220,8 @@ impl Meta {
         names
     }
 
-    /// The names in a directory that are or were in the cache, whether they exist or not. With a full cache,
-    /// this takes some milliseconds.
+    /// The names in a directory that have a slot in the cache, including those that were dropped and those
+    /// that do not exist. With a full cache, this takes some milliseconds.
     pub fn known_names(&self, dir: Ino) -> Vec<Name> {
         self.cache.names_in(dir)
     }

@@ -9,10 +9,11 @@
 //!
 //! While a directory is held, its current state is in memory: `records` has the inodes, entries and rows of
 //! everything that was created in held directories, and the names in those that were taken. A transaction
-//! that concerns only these is applied to `records`, queued, and answered. The queue is committed in order, several transactions in a request.
-//! Nobody else changes held records, so the guards of a queued transaction are still true when it is
-//! committed. Only the guard of its term can fail: it fails if the session was removed. The transactions that
-//! give directories back are an exception: their guards may fail ([`Queued::is_optional`]).
+//! that concerns only these is applied to `records`, queued, and answered. The queue is committed in order,
+//! several transactions in a request. Nobody else changes held records, so the guards of a queued transaction
+//! are still true when it is committed. Only the guard of its term can fail: it fails if the session was
+//! removed. The transactions that give directories back are an exception: their guards may fail
+//! ([`Queued::is_optional`]).
 //!
 //! All other transactions are not queued but sent to the engine. If such a transaction changes files at all,
 //! the queue is committed first, so the order of all changes is kept. If it also concerns something that is
@@ -103,7 +104,7 @@ pub(crate) struct Held {
     /// Until this time, in nanoseconds since the client was opened, a new directory is held only if this
     /// client still holds others.
     pub(crate) not_before: AtomicU64,
-    /// Until this time, no directory that exists is taken.
+    /// Until this time, in nanoseconds since the client was opened, no directory that exists is taken.
     pub(crate) no_take_before: AtomicU64,
     pub(crate) note_taken: OnceLock<NoteTaken>,
     pub(crate) candidates: Candidates,
@@ -139,10 +140,10 @@ pub(crate) struct State {
     /// Directories that exist and are to be taken, and the one that is being taken (`taking.rs`).
     pub(crate) wanted: VecDeque<Ino>,
     pub(crate) taking: Option<Taking>,
-    /// The held directories that existed before, and the number of names that `records` got with them.
+    /// The held directories that were taken, and the number of names that were read when they were taken.
     pub(crate) taken: HashSet<Ino>,
     pub(crate) taken_names: usize,
-    /// When a directory that was taken was last recalled, and for how long none was taken then.
+    /// The last recall of a directory that was taken, and how long no directory was taken after it.
     pub(crate) last_take_pause: Option<(Instant, Duration)>,
     pub(crate) queue: VecDeque<Queued>,
     /// The journal, from which the queued transactions are committed if this process is killed.
@@ -471,8 +472,8 @@ impl State {
         time
     }
 
-    /// Notes that another client has recalled this directory. Returns how long this client is to take no
-    /// directory: `shortest`, unless directories that it has taken are recalled again and again.
+    /// Notes that another client has recalled this directory. Returns how long this client must take no
+    /// directory: `shortest`, or longer if directories that it has taken are recalled again and again.
     pub(crate) fn suspend_taking(&mut self, dir: Ino, shortest: Duration) -> Duration {
         let was_taken = self.taken.contains(&dir) || self.taking.is_some_and(|taking| taking.dir == dir);
         if !was_taken {

@@ -96,7 +96,7 @@ impl Meta {
                 || self.nanos_of(Instant::now()) >= self.held.not_before.load(Ordering::Acquire))
     }
 
-    /// Whether this client may hold directories, unless another one has recalled one a short time ago.
+    /// Whether this client may hold directories, apart from the pause after a recall (`Held::not_before`).
     pub(crate) fn may_hold(&self) -> bool {
         self.has_journal()
             && (self.is_exclusive() || !self.is_embedded())
@@ -273,8 +273,9 @@ impl Meta {
         if self.fence.is_lost(own) || own != self.session() {
             // The session of the transaction has ended, so it holds nothing.
         } else if is_known && !state.is_closing {
-            // If the transaction concerned nothing that was held, it may concern a directory that was taken
-            // meanwhile. The records that were read then have its effects.
+            // If the transaction concerned nothing held when it was sent, a directory that it concerns may
+            // have been taken since. The records that were read for the take already include its effects, so
+            // only the new directories are added.
             let only = (!entered.concerns_held).then_some(&entered.being_created[..]);
             state.apply(txn, own, only);
             // If an earlier attempt had no known result, the new directories are in `stale_holds`. Now they
@@ -346,7 +347,8 @@ impl Meta {
             if inodes.is_empty() {
                 return Ok(HeldRead::All(snapshot));
             }
-            // The transaction at the engine may have removed such an inode, and then removes its name here.
+            // A transaction that the engine is processing may already have removed such an inode there. Its
+            // name is removed from `records` after that. So wait once for the transaction.
             if !state.is_held_txn_in_flight || has_waited {
                 return Ok(HeldRead::Linked(snapshot, inodes));
             }

@@ -1,5 +1,5 @@
 //! How the queue of changes in held directories is committed, and how the directories are given back; see
-//! `held.rs`.
+//! `held.rs`. The same thread takes directories (`taking.rs`).
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -255,7 +255,7 @@ impl Meta {
         self.held.note(&state);
     }
 
-    /// Holds no new directory, and takes none, for a while, because another client has recalled this one.
+    /// For a while, holds no new directory and takes none, because another client has recalled `recalled`.
     /// Returns for how long no new directory is held.
     fn suspend(&self, state: &mut State, recalled: Ino) -> Duration {
         let time = state.suspend_holding();

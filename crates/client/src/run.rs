@@ -294,7 +294,7 @@ impl<'a, O: Op> Run<'a, O> {
         self.meta.recall(dir)?;
         self.all_reads += 1;
         // While the other session held the directory, it may have changed names that this client has cached.
-        // They must not count any more when the inode, which now names no holder, can be read again.
+        // Drop them before the directory's inode, which now names no holder, can be read again.
         self.meta.drop_names(dir);
         self.meta.cache.invalidate_any_seq(Key::Inode(dir));
         self.forget_reads();
@@ -377,7 +377,8 @@ impl<'a, O: Op> Run<'a, O> {
                     meta.cache.listed(dir, None, None, before, seq);
                 }
                 meta.leave(entered, &txn, true);
-                // A copy of a tree relies on the refusal of transactions that are too large.
+                // Do not take the target of a copy of a tree: a copy makes its transactions smaller if the
+                // engine rejects one as too large, and the queue does not reject them.
                 if O::IS_REMEMBERED {
                     meta.note_created(&txn);
                 }

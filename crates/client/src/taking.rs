@@ -4,17 +4,20 @@
 //! there by another client, the thread that commits the queue takes the directory:
 //!
 //! 1. From now on, transactions of this client that concern the directory wait (`State::taking`).
-//! 2. One transaction makes this session the holder, and increments the access revision of the directory. The
-//!    transactions of other clients, and those of this client that do not wait, were planned with the old
-//!    revision. They fail if they are committed later.
-//! 3. So the names do not change while this client reads them, in several pages. Then the directory is held.
+//! 2. One transaction makes this session the holder, and increments the access revision of the directory.
+//!    Transactions that were planned earlier, by this client or another one, guard the old revision. So they
+//!    fail if they are committed later.
+//! 3. The names do not change any more, so this client can read them in several pages. Then the directory is
+//!    held.
 //!
-//! If another client recalls the directory meanwhile, or if the names cannot be read, the directory is given
-//! back. If it is not known whether the take was committed, the directory is a stale hold.
+//! If another client recalls the directory meanwhile, if its names cannot be read, or if it is not known
+//! whether the take was committed, the directory's record may name this session although the directory is
+//! not held (`State::stale_holds`). A change that gives the directory back is then queued.
 //!
-//! Other clients drop the cached names of the directory when they are notified of the take
-//! ([`Invalidation::Names`](meta::Invalidation::Names)). From then on each access reads the directory's record, which names the holder.
-//! So a change that is answered after the take is never hidden for longer than a change that is committed.
+//! When other clients are notified of the take ([`Invalidation::Names`](meta::Invalidation::Names)), they
+//! drop the cached names of the directory. From then on, each of their operations in the directory reads its
+//! record, which names the holder, and recalls it. Only a kernel can keep a name longer, until the change of
+//! the name is committed: it keeps those that its client's cache does not have (`expire_names` in `vfs`).
 //!
 //! The inodes that had a name in the directory before are not held. They may have other names, or be open or
 //! locked elsewhere. Transactions that change them are sent to the engine.
@@ -31,7 +34,7 @@ use crate::driver::{BY_KERNEL, Meta};
 use crate::failure::Failure;
 use crate::held::{MAX_INODES, NoteTaken, POLL_INTERVAL, State};
 
-/// A directory with more names than this is not held.
+/// A directory with more names than this is given back at once.
 const MAX_NAMES: usize = 10_000;
 /// How many names are read in one request.
 const PAGE: usize = 1024;
@@ -136,8 +139,8 @@ impl Meta {
         if is_used || state.is_closing || state.must_give_back || !self.may_take() {
             return;
         }
-        // This transaction may also concern the directory. Its effects are applied to the held records after
-        // its commit, and must not be in the records that are read.
+        // A held transaction that the engine is processing may also concern this directory. Its effects are
+        // applied to `records` after its commit, so the names that are read must not have them already.
         if state.is_held_txn_in_flight {
             state.wanted.push_front(dir);
             drop(host::wait_timeout(&self.held.changed, &self.held.state, state, POLL_INTERVAL));
@@ -151,8 +154,8 @@ impl Meta {
         let done = self.run_once(&TakeDirectory(dir), &BY_KERNEL, &mut in_doubt);
         let may_be_held = done.is_ok() || in_doubt.is_some();
         let loaded = done.and_then(|()| self.load(dir, own));
-        // A transaction of this client that was committed before the take may be answered later. It must not
-        // put its old name into the cache then.
+        // A transaction of this client that was committed before the take may be answered only now. Its
+        // names must not enter the cache any more.
         self.drop_names(dir);
         let ticket = self.terms.next_op(own);
 
@@ -165,8 +168,8 @@ impl Meta {
             // If the change stream was interrupted, a recall may have been missed.
             && self.may_hold();
         match (loaded, ticket) {
-            // The session that has taken it has ended, so it holds nothing. But if the next session had begun
-            // before the take was planned, that one may hold it.
+            // The session that took the directory has ended, so it holds nothing. But if the take was planned
+            // after the next session had begun, the next session may be the holder.
             _ if self.fence.is_lost(own) || own != self.session() => {
                 if may_be_held && own != self.session() && !self.fence.is_lost(self.session()) {
                     state.stale_holds.insert(dir);
@@ -244,7 +247,7 @@ impl Meta {
                 let state = host::lock(&self.held.state);
                 state.must_give_back || state.taking.is_none_or(|taking| taking.is_recalled)
             };
-            // A page without entries, after which more may follow, does not tell where they begin.
+            // After an empty page, it is not known where the next page begins.
             if is_recalled || after.is_none() {
                 return Ok(None);
             }

@@ -444,7 +444,7 @@ fn key_of_change(invalidation: Invalidation) -> Option<Key> {
             Some(Key::Inode(ino.0, None))
         }
         Invalidation::Dirent(dir, name) => Some(Key::Inode(dir.0, Some(Bytes(name.as_bytes().into())))),
-        // Locks are left out. The record of a directory that was taken is invalidated too.
+        // Locks are left out. A take also has an `Invalidation::Inode` of the directory.
         Invalidation::Locks(_) | Invalidation::Names(..) => None,
     }
 }

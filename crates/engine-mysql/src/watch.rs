@@ -107,7 +107,7 @@ impl Log for Rows {
         }
         let (mut changes, mut last) = (Vec::new(), known);
         loop {
-            // Use one statement, so that all rows are of one moment.
+            // Each round is one statement, so that its rows are of one moment.
             let rows = self.conn.rows(&format!(
                 "SELECT 0, epoch, @@GLOBAL.read_only, NULL, NULL FROM `@layout` UNION ALL \
                  SELECT upto, NULL, NULL, NULL, NULL FROM `@trimmed` UNION ALL \

@@ -27,9 +27,9 @@ pub enum Invalidation {
     Dirent(Ino, Name),
     /// The content of a file changed.
     Data(Ino),
-    /// A session has taken the directory ([`Inode::holder`](crate::Inode::holder)): from now on, names in it
-    /// can change before the change is committed. The number is the new access revision of the directory. It
-    /// differs from the one before by 1, although nothing has changed that access depends on.
+    /// A session has taken the directory ([`Inode::holder`](crate::Inode::holder)). From now on, changes of
+    /// names in it can be answered before they are committed. The number is the new access revision of the
+    /// directory: the previous one plus 1. No field that access depends on has changed.
     Names(Ino, u64),
     Xattrs(Ino),
     /// The locks on an inode changed.

@@ -15,7 +15,7 @@ pub const DIR_BYTES: u64 = 4096;
 /// session that holds it.
 const HELD: u64 = 1 << 51;
 
-/// Whether this is the size of a held directory, if it is that of a directory.
+/// Whether a directory of this size is held.
 pub(crate) fn is_held_size(size: u64) -> bool {
     size >= HELD
 }
@@ -42,8 +42,8 @@ pub struct Inode {
     pub default_acl: AclId,
     /// For a directory, its parent (the root is its own parent); 0 for all other types.
     pub parent: Ino,
-    /// Increases with each change of a field that access depends on (mode, owner, group, ACL ids), and of the
-    /// quota tag, and if a session becomes the holder of a directory that exists.
+    /// Increases with each change of a field that access depends on (mode, owner, group, ACL ids) or of the
+    /// quota tag, and when a session takes a directory that exists.
     pub access_rev: u64,
     /// The size of the inode's extended attributes in blocks: the sum of their [`xattr_blocks`].
     pub xattr_blocks: u16,

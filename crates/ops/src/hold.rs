@@ -1,4 +1,5 @@
-//! Taking a directory that exists: its changes are then answered before they are committed (`client/src/held.rs`).
+//! Takes a directory that exists. Changes in it are then answered before they are committed
+//! (`client/src/held.rs`).
 
 use meta::{Access, Effect, Inode, QuotaTag};
 use types::{Errno, Ino};
@@ -9,16 +10,17 @@ use crate::view::{PlanStop, View};
 /// Makes the session the holder of a directory ([`Inode::holder`]).
 ///
 /// Every plan that reads or changes names in a directory guards the directory's access revision. The take
-/// increments it. So a change that another client, or this one, has planned before the take is not committed
-/// after it.
+/// increments this revision. So a change that any client planned before the take is not committed after it.
 ///
-/// Nothing else that access depends on changes. So a check with the old revision counts with the new one.
+/// The take changes no field that access depends on. So an access check with the old revision is still valid
+/// with the new one.
 ///
 /// The root is never taken, because every path begins there.
 ///
 /// # Errors
-/// EBUSY if a session holds the directory; ENOENT if it does not exist; ENOTDIR if it is not a directory;
-/// EPERM if it is the root or counts in a quota, as all directories in the trash do.
+/// EBUSY if the id of this session cannot be stored as a holder, or a session holds the directory; ENOENT if
+/// it does not exist; ENOTDIR if it is not a directory; EPERM if it is the root or counts in a quota, as all
+/// directories in the trash do.
 #[derive(Clone, Copy, Debug)]
 pub struct TakeDirectory(pub Ino);
 
@@ -71,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_take_moves_the_access_revision_and_is_refused_for_what_must_not_be_held() {
+    fn a_take_increments_the_access_revision_and_fails_if_the_directory_must_not_be_held() {
         let root = Direct::new().run(&GetInode(Ino::ROOT)).unwrap();
         let dir = Inode { ino: Ino(7), ..root };
         let (guards, effects) = plan(dir).unwrap();

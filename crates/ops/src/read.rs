@@ -151,7 +151,8 @@ impl Op for GetXattrs {
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<Xattrs>>, PlanStop> {
         view.expect([RecordKey::Inode(self.0), RecordKey::Xattrs(self.0)]);
-        // If another session holds the directory, the stored xattrs may be out of date, and this stops the plan.
+        // If another session holds the directory, the stored xattrs may be out of date. Then this read of the
+        // inode stops the plan.
         view.find_inode(self.0)?;
         Ok(Plan::answer(view.xattrs(self.0)?))
     }

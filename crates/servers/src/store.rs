@@ -145,7 +145,8 @@ impl Store {
         }
     }
 
-    /// The paths of all files in which the server stores objects; `None` if it stores them in another form.
+    /// The paths of all files in which the server stores objects, for HDFS below its own root; `None` if it
+    /// stores them in another form.
     pub fn objects(&self) -> Option<Vec<PathBuf>> {
         fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
             for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -201,8 +202,8 @@ impl Store {
                 command.args(["-httpport", &port, "-writeDetails", &up]);
                 // With so few names in an answer, tests list directories in several requests.
                 command.args(["-D", &format!("hdfs.minidfs.basedir={data}"), "-D", "dfs.ls.limit=10"]);
-                // A DataNode that completes a file before the NameNode knows all its blocks waits this long.
-                // The default is 400.
+                // How long a DataNode waits, in ms, if it completes a file before the NameNode knows all its
+                // blocks. The default is 400.
                 command.args(["-D", "dfs.client.block.write.locateFollowingBlock.initial.delay.ms=10"])
             }
         };
@@ -329,7 +330,8 @@ impl Store {
         run(Command::new("node").args(["-e", &script]));
     }
 
-    /// Creates the directory `/home` for the user `limen`. The superuser of HDFS is the one that runs the server.
+    /// Creates the directory `/home` for the user `limen`. The user that runs the server, here root, is the
+    /// superuser of HDFS.
     fn create_home(&self) {
         for op in ["MKDIRS&permission=700", "SETOWNER&owner=limen"] {
             let path = format!("/webhdfs/v1/home?op={op}&user.name=root");

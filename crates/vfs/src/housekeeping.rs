@@ -10,7 +10,8 @@
 //! |                   | begins terms, logs quotas above their soft limits           | database        |
 //! | `limen-trash`     | empties the trash                                           | database        |
 //! | `limen-collect`   | removes blocks that no file refers to, compacts             | store, database |
-//! | `limen-commit`    | commits changes in held directories, and gives these back   | store, database |
+//! | `limen-commit`    | commits changes in held directories, gives these back       | store, database |
+//! |                   | takes directories                                           | database        |
 //!
 //! Only the heartbeat must be on time; the other threads may be late.
 
@@ -93,8 +94,9 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Whether the thread of this name must end. It must not if the pause for which it stopped its work was
-    /// given up meanwhile: then [`Lifecycle::start_threads`] has still found it running.
+    /// Whether the thread of this name, which has stopped its work for a pause, must end. If the pause was
+    /// given up meanwhile, the thread must continue: [`Lifecycle::start_threads`] has found it running, and
+    /// has started no other.
     fn is_thread_ending(&self, name: &str) -> bool {
         let mut threads = host::lock(&self.threads);
         let stop = &self.base.stop;

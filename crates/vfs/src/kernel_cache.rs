@@ -1,4 +1,5 @@
-//! The inodes that the kernel holds, each with the access revision that the kernel was given last.
+//! The inodes that the kernel holds, each with the access revision of the attributes that it was given last.
+//! If a session takes a directory, these attributes count as those of the directory's next revision.
 //!
 //! The kernel checks permissions with the attributes that it was given. If it lets a change through, the
 //! operation compares the revision of these attributes ([`KernelCache::held`]) with the present one. So it
@@ -96,8 +97,9 @@ impl KernelCache {
         }
     }
 
-    /// The access revision of a directory was incremented to this one, although nothing has changed that access
-    /// depends on. So attributes of the previous revision are as good.
+    /// Notes that a take has incremented the access revision of a directory to `access_rev`. Attributes of
+    /// the previous revision then count as those of the new one, because the take has changed nothing that
+    /// access depends on.
     pub(crate) fn move_revision(&self, ino: Ino, access_rev: u64) {
         if let Some(inode) = self.shard(ino).get_mut(&ino)
             && inode.access_rev.checked_add(1) == Some(access_rev)

@@ -248,7 +248,7 @@ fn a_directory_that_was_recalled_is_not_taken_for_a_while() {
 }
 
 #[test]
-fn what_must_not_be_held_is_not_taken() {
+fn directories_that_must_not_be_held_are_not_taken() {
     let (engine, other) = with_directory();
     let meta = taker(&engine);
     make(&meta, Ino::ROOT, "f", 20, MakeKind::Regular).unwrap();

@@ -31,8 +31,8 @@ struct State {
     directories: BTreeSet<Ino>,
     /// Counts the notifications that expire all names (`fuse_conn.epoch`).
     epoch: u64,
-    /// Counts the beginnings and ends of changes of names by the client's own programs. The kernel locks the
-    /// directory during such a change, so no lookup overlaps one.
+    /// Counts each beginning and each end of a change of names by this client's programs. The kernel locks
+    /// the directory during such a change, so no lookup overlaps it.
     changes: u64,
 }
 
@@ -136,7 +136,7 @@ impl Memory {
         Ok(exists)
     }
 
-    /// A program of this client begins or ends to change names in a directory.
+    /// Called before and after a program of this client changes names in a directory.
     pub(super) fn changes_names(&self, dir: Ino) {
         let mut state = self.lock();
         state.changes += 1;

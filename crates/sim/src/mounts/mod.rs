@@ -1,6 +1,7 @@
 //! Simulates whole mounts, which share one engine behind a network, and one object store. Each client has the
-//! real `Vfs` with all of its threads, a model of its kernel's attribute cache, and programs that use the
-//! mount. Tools run beside the clients. Only time decides which thread runs next: see [`scheduler`].
+//! real `Vfs` with all of its threads, a model of its kernel's caches of attributes and names, and programs
+//! that use the mount. Tools run beside the clients. Only time decides which thread runs next: see
+//! [`scheduler`].
 
 mod engine;
 mod journals;

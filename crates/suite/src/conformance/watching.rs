@@ -66,7 +66,7 @@ pub fn changes_are_delivered_in_order(engine: &dyn Engine) {
     assert_eq!(changes.next(Duration::ZERO).expect("changes"), []);
 }
 
-/// A call that does not wait returns all changes, also if more requests than one are needed to read them.
+/// A call that does not wait returns all changes, even if reading them takes several requests.
 pub fn all_changes_are_returned_without_waiting(engine: &dyn Engine) {
     const COMMITS: u64 = 1_100;
     const EACH: u64 = 4;
