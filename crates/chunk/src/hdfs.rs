@@ -132,7 +132,8 @@ impl std::fmt::Debug for Renaming {
 }
 
 impl Renaming {
-    /// Returns false if there is no file `from` or no directory for `to`.
+    /// Returns false if there is no file `from` or no directory for `to`. A NameNode then answers with status
+    /// 404, and a server that ignores `renameoptions`, as HttpFS does, with `{"boolean":false}`.
     async fn try_rename(&self, context: &OperationContext, from: &str, to: &str) -> opendal::Result<bool> {
         let root = self.inner.info().root();
         let url = format!(
@@ -147,7 +148,9 @@ impl Renaming {
             Error::new(ErrorKind::ConfigInvalid, "the address of the bucket is not valid").set_source(error)
         })?;
         let response = context.http_transport().send(request).await?;
-        Ok(response.status() != StatusCode::NOT_FOUND)
+        let answer: Option<Value> = serde_json::from_slice(&response.body().to_bytes()).ok();
+        let is_refused = answer.is_some_and(|answer| answer["boolean"] == false);
+        Ok(response.status() != StatusCode::NOT_FOUND && !is_refused)
     }
 }
 
@@ -284,7 +287,7 @@ fn failure(status: StatusCode, body: &[u8]) -> Error {
         }
         "StandbyException" => Error::new(
             ErrorKind::Unexpected,
-            "the NameNode is in standby: give the address of the active one, or of an HttpFS server",
+            "the NameNode is in standby: give the address of the active one",
         )
         .set_temporary(),
         "IOException" if said.contains(" out of the range [") => {

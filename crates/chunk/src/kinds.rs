@@ -73,7 +73,7 @@ pub const STORES: &[StoreKind] = &[
     #[cfg(feature = "hdfs")]
     StoreKind {
         name: "hdfs",
-        about: "HDFS, through WebHDFS or HttpFS; the user is in the address or in HADOOP_USER_NAME",
+        about: "HDFS, through WebHDFS; the user is in the address or in HADOOP_USER_NAME",
         buckets: &[
             ("webhdfs", "webhdfs://user@namenode.example.org:9870/home"),
             ("swebhdfs", "swebhdfs://namenode.example.org:9871/home"),

@@ -113,6 +113,13 @@ impl Candidates {
             candidate.not_before = Some(now + candidate.pause);
         }
     }
+
+    /// Notes that a directory was taken.
+    pub(crate) fn taken(&self, dir: Ino) {
+        if let Some(candidate) = host::lock(&self.directories).get_mut(&dir) {
+            candidate.pause = Duration::ZERO;
+        }
+    }
 }
 
 /// Makes room for one more directory. Returns false if that is not possible.

@@ -326,7 +326,7 @@ impl Meta {
         if self.held.is_idle() {
             return Ok(HeldRead::Nothing);
         }
-        let mut has_waited = false;
+        let until = Instant::now() + self.retry_timeout();
         let mut state = host::lock(&self.held.state);
         let (held, reads_acl) = loop {
             let held =
@@ -348,12 +348,11 @@ impl Meta {
                 return Ok(HeldRead::All(snapshot));
             }
             // A transaction that the engine is processing may already have removed such an inode there. Its
-            // name is removed from `records` after that. So wait once for the transaction.
-            if !state.is_held_txn_in_flight || has_waited {
+            // name is removed from `records` after that.
+            if !state.is_held_txn_in_flight || Instant::now() >= until {
                 return Ok(HeldRead::Linked(snapshot, inodes));
             }
             state = host::wait_timeout(&self.held.changed, &self.held.state, state, POLL_INTERVAL);
-            has_waited = true;
         };
         drop(state);
         // A transaction in the queue may store the ACL, so the engine may not have it yet.

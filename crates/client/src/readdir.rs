@@ -3,7 +3,7 @@
 use host::Instant;
 use meta::{Dirent, Inode, Page, Record, Scan, ScanInclude};
 use ops::GetInode;
-use types::{Ino, Name};
+use types::{Errno, Ino, Name};
 
 use crate::driver::{BY_KERNEL, Meta};
 use crate::failure::Failure;
@@ -50,7 +50,7 @@ impl Meta {
             true => Ok(()),
             // A directory that was removed has no entries.
             false => match self.run(&GetInode(dir), &BY_KERNEL) {
-                Ok(_) | Err(Failure::Operation(_)) => Ok(()),
+                Ok(_) | Err(Failure::Operation(Errno::ENOENT | Errno::ESTALE)) => Ok(()),
                 Err(failure) => Err(failure),
             },
         }

@@ -180,6 +180,7 @@ impl Meta {
                 tracing::debug!(%dir, names = loaded.names, "took a directory");
                 let txn = Txn { op_id: ticket.id, guards: Vec::new(), effects: Vec::new() };
                 state.hold(dir, loaded, txn);
+                self.held.candidates.taken(dir);
             }
             (loaded, _) => {
                 tracing::debug!(%dir, is_recalled, error = ?loaded.err(), "did not take a directory");

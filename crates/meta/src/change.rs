@@ -59,12 +59,8 @@ impl Txn {
                 Part::Size(ino) => {
                     add(Invalidation::Inode(ino));
                     add(Invalidation::Data(ino));
-                    if matches!(effect, Effect::SetSize { size, .. } if is_held_size(*size)) {
-                        let before = self.guards.iter().find_map(|guard| match guard {
-                            Guard::Access { ino: guarded, rev } if *guarded == ino => Some(*rev),
-                            _ => None,
-                        });
-                        add(Invalidation::Names(ino, before.map_or(0, |rev| rev.saturating_add(1))));
+                    if let Some(rev) = self.take_of(ino) {
+                        add(Invalidation::Names(ino, rev));
                     }
                 }
                 Part::Rows(ino) => add(Invalidation::Data(ino)),
@@ -79,6 +75,25 @@ impl Txn {
             }
         }
         invalidations
+    }
+
+    /// The new access revision of the directory, if this transaction takes it: it sets the holder, and sets the
+    /// access fields as they are. A truncation to a size that is as large changes the times too.
+    fn take_of(&self, dir: Ino) -> Option<u64> {
+        let mut sets_access = false;
+        for effect in &self.effects {
+            match effect {
+                Effect::SetAccess { ino, .. } if *ino == dir => sets_access = true,
+                Effect::SetSize { ino, size } if *ino == dir && is_held_size(*size) => {}
+                Effect::PutAcl { .. } => {}
+                _ => return None,
+            }
+        }
+        let before = self.guards.iter().find_map(|guard| match guard {
+            Guard::Access { ino, rev } if *ino == dir => Some(*rev),
+            _ => None,
+        });
+        before.filter(|_| sets_access).map(|rev| rev.saturating_add(1))
     }
 }
 
@@ -167,16 +182,30 @@ mod tests {
         }
     }
 
-    /// A take is the only change of a size after which others must drop names.
+    /// A take is the only change of a size after which others must drop names, and may treat attributes of the
+    /// previous revision as current.
     #[test]
-    fn a_take_is_announced_with_the_names_of_the_directory() {
-        let announced = |size| {
-            let effects = vec![Effect::SetSize { ino: Ino(2), size }];
-            let guards = vec![Guard::Access { ino: Ino(2), rev: 5 }];
-            let txn = Txn { op_id: types::OpId(1), guards, effects };
-            txn.invalidations().contains(&Invalidation::Names(Ino(2), 6))
+    fn only_a_take_is_announced_with_the_names_of_the_directory() {
+        let dir = Ino(2);
+        let held = crate::Inode::held_size(SessionId(7)).unwrap();
+        let access = crate::Access {
+            mode: types::Mode::new(0o700),
+            uid: 0,
+            gid: 0,
+            access_acl: types::AclId::NONE,
+            default_acl: types::AclId::NONE,
+            quota: crate::QuotaTag::NONE,
         };
-        assert!(announced(crate::Inode::held_size(SessionId(7)).unwrap()));
-        assert!(!announced(crate::DIR_BYTES) && !announced(1 << 40));
+        let announced = |effects: &[Effect]| {
+            let guards = vec![Guard::Access { ino: dir, rev: 5 }];
+            let txn = Txn { op_id: types::OpId(1), guards, effects: effects.to_vec() };
+            txn.invalidations().contains(&Invalidation::Names(dir, 6))
+        };
+        let set = Effect::SetAccess { ino: dir, access };
+        let size = |size| Effect::SetSize { ino: dir, size };
+        assert!(announced(&[set.clone(), size(held)]));
+        assert!(!announced(&[set.clone(), size(crate::DIR_BYTES)]) && !announced(&[size(held)]));
+        let times = Effect::SetTimes { ino: dir, atime: None, mtime: None, ctime: None };
+        assert!(!announced(&[set, size(held), times]), "a truncation of a file that clears a SUID bit");
     }
 }

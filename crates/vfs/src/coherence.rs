@@ -71,6 +71,9 @@ const GATHER_FOR: Duration = Duration::from_millis(1);
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// How often [`Caches::wait_stream`] checks whether the stream is open.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// The maximum number of names that are expired after a take. The notification is repeated several times, and
+/// must not fill the queue of notifications.
+const MAX_EXPIRED: usize = 1_000;
 /// The pause before a failed stream is opened again.
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);
 /// The kernel's lifetimes if no other client can change the volume.
@@ -463,13 +466,15 @@ impl Caches {
 
     /// Expires names in a directory in the kernel, because another session has taken the directory. These are
     /// the names that have a slot in this client's cache. The kernel keeps others until a change of them is
-    /// committed. If the kernel does not hold the directory's inode, it has no names in it. The notification
-    /// about all names is not used, because the kernel then detaches every file system that is mounted on a
+    /// committed, and so it does all of them if there are more than [`MAX_EXPIRED`]. If the kernel does not
+    /// hold the directory's inode, it has no names in it. The notification about all names is not used, because the kernel then detaches every file system that is mounted on a
     /// directory of this mount.
     fn expire_names(&self, dir: Ino) {
         if self.cache.contains(dir) {
             let names = self.meta.known_names(dir);
-            self.notify(|kernel| names.iter().for_each(|name| kernel.expire_name(dir, name.as_bytes())));
+            if names.len() <= MAX_EXPIRED {
+                self.notify(|kernel| names.iter().for_each(|name| kernel.expire_name(dir, name.as_bytes())));
+            }
         }
     }
 
