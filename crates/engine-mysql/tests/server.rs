@@ -739,3 +739,9 @@ fn add_directory_is_refused(engine: &MysqlEngine) {
     let error = engine.commit(&[put]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
 }
+
+#[test]
+fn one_call_returns_the_changes_of_many_commits() {
+    let (engine, _place) = support::empty();
+    suite::conformance::changes_of_commits_are_returned_without_waiting(&engine, 1_100);
+}

@@ -480,3 +480,9 @@ fn sentinels_locate_the_master_after_a_failover() {
     assert_eq!(files(&engine), BTreeSet::from([10, 11]));
     assert!(matches!(replica.ask(&["ROLE"]), redis::Value::Array(_)));
 }
+
+#[test]
+fn one_call_returns_the_changes_of_many_commits() {
+    let (engine, _server) = support::engine();
+    suite::conformance::changes_of_commits_are_returned_without_waiting(&engine, 1_100);
+}
