@@ -241,7 +241,7 @@ fn programs_go_on(kind: Option<Kind>, options: &'static str) {
         drop(stopper);
         [("writes", writer), ("names", names)].map(|(what, worker)| (what, worker.join().unwrap()))
     });
-    for (what, child, least) in [("git", git, TIMES), ("sqlite", database, TIMES), ("fio", fio, 1)] {
+    for (what, child, least) in [("git", git, TIMES / 2), ("sqlite", database, TIMES / 2), ("fio", fio, 1)] {
         let Some(child) = child else { continue };
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{what}: {output:?}");

@@ -66,9 +66,11 @@ fn whole_mounts_keep_their_guarantees() {
 #[test]
 fn history_of_mounts_with_a_finding_is_shortened() {
     let mutant = Some(Mutant::KeepsXattrBlocks);
-    let mut histories = (0..SEEDS_PER_MUTANT).map(|seed| run_mounts(seed, mutant));
-    let history = histories.find(|history| !history.findings.is_empty()).unwrap();
     let acts = |history: &History| history.lines.iter().filter(|line| line.contains(" program ")).count();
+    // The time for shortening is limited, so take a short history, which runs in less time.
+    let histories = (0..SEEDS_PER_MUTANT).map(|seed| run_mounts(seed, mutant));
+    let found = histories.filter(|history| !history.findings.is_empty());
+    let history = found.take(5).min_by_key(acts).unwrap();
     let before = acts(&history);
     let short = shorten_mounts(history, mutant);
     assert!(!short.findings.is_empty());
