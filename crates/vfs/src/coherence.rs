@@ -466,9 +466,9 @@ impl Caches {
 
     /// Expires names in a directory in the kernel, because another session has taken the directory. These are
     /// the names that have a slot in this client's cache. The kernel keeps others until a change of them is
-    /// committed, and so it does all of them if there are more than [`MAX_EXPIRED`]. If the kernel does not
-    /// hold the directory's inode, it has no names in it. The notification about all names is not used, because the kernel then detaches every file system that is mounted on a
-    /// directory of this mount.
+    /// committed, and all of them if there are more than [`MAX_EXPIRED`]. If the kernel does not hold the
+    /// directory's inode, it has no names in it. The notification about all names is not used, because the
+    /// kernel then detaches every file system that is mounted on a directory of this mount.
     fn expire_names(&self, dir: Ino) {
         if self.cache.contains(dir) {
             let names = self.meta.known_names(dir);
