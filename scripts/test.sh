@@ -23,10 +23,12 @@ failures=()
 
 # The running step is a process group, so that an interrupt ends all its processes. This script waits until
 # the scripts of the step have cleaned up.
-job= sim_job=
+job= sim_job= tools_job=
 interrupted() {
     trap '' INT TERM HUP
-    [ -z "$sim_job" ] || kill -TERM -- "-$sim_job" 2>/dev/null || true
+    for background in $sim_job $tools_job; do
+        kill -TERM -- "-$background" 2>/dev/null || true
+    done
     if [ -n "$job" ]; then
         kill -TERM -- "-$job" 2>/dev/null || true
         # The leader exits at once. Processes that clean up get a minute.
@@ -94,6 +96,14 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 runner=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$host")_RUNNER
 export "$runner=timeout --foreground --kill-after=10 1200"
 
+# The build needs every CPU, but the tests mostly wait. So the tools of the later steps are built beside them.
+built=true
+step build cargo test --workspace "${test_features[@]}" --quiet --no-run || built=false
+set -m
+{ for tool in s3s-fs pjdfstest fsx; do nice -n 19 tests/tool.sh "$tool" || true; done; } >"$logs/tools.log" 2>&1 </dev/null &
+tools_job=$!
+set +m
+
 status=0
 step cargo-test env LIMEN_TEST_S3=later cargo test --workspace "${test_features[@]}" --no-fail-fast --quiet || status=$?
 # "test result: ok. 3 passed; 0 failed; 1 ignored; ...". A test that returns early counts as passed there.
@@ -131,16 +141,20 @@ if [ $((${p:-0} + ${f:-0} + ${s:-0})) -ne "$later" ]; then
     failures+=("s3: another number of tests")
 fi
 
-if step build cargo build --quiet --package cli "${test_features[@]}"; then
+# The build of the tests includes the program.
+limen=${CARGO_TARGET_DIR:-$top/target}/debug/limen
+if "$built"; then
     status=0
     step mounted as_root env "PATH=$PATH" "CARGO_HOME=${CARGO_HOME:-${HOME:-/root}/.cargo}" "RUSTUP_HOME=${RUSTUP_HOME:-${HOME:-/root}/.rustup}" \
-        "LIMEN=${CARGO_TARGET_DIR:-$top/target}/debug/limen" "$top/scripts/test-mount.sh" || status=$?
+        "LIMEN=$limen" "$top/scripts/test-mount.sh" || status=$?
     read -r p f s <<<"$(counts_of "$logs/mounted.log")"
     add mounted "$status" "${p:-0}" "${f:-0}" "${s:-0}"
 else
     failed=$((failed + 1))
-    failures+=(build)
+    failures+=("mounted: $limen was not built")
 fi
+wait "$tools_job" || true
+tools_job=
 
 status=0
 wait "$sim_job" || status=$?

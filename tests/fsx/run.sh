@@ -11,17 +11,12 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
 
-version=0.3.2
 if [ $# -ne 1 ] || [ ! -d "$1" ]; then die "usage: run.sh DIRECTORY"; fi
 here="$top/tests/fsx"
 directory=$(cd "$1" && pwd)
 seeds=${FSX_SEEDS:-3} operations=${FSX_OPERATIONS:-10000} first=${FSX_FIRST_SEED:-1}
 
-program="$tools/bin/fsx"
-if [ "$("$program" --version 2>/dev/null || true)" != "fsx $version" ]; then
-    say "installing fsx $version below target/tools"
-    cargo install --quiet --locked --force --root "$tools" fsx --version "$version"
-fi
+program=$("$top/tests/tool.sh" fsx)
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

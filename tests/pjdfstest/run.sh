@@ -12,17 +12,12 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
 
-version=0.2.2
 if [ $# -ne 1 ] || [ ! -d "$1" ]; then die "usage: run.sh DIRECTORY"; fi
 need_root
 here="$top/tests/pjdfstest"
 directory=$(cd "$1" && pwd)
 
-program="$tools/bin/pjdfstest"
-if [ "$("$program" --version 2>/dev/null || true)" != "pjdfstest $version" ]; then
-    say "installing pjdfstest $version below target/tools"
-    cargo install --quiet --locked --force --root "$tools" pjdfstest --version "$version"
-fi
+program=$("$top/tests/tool.sh" pjdfstest)
 
 scratch=$(mktemp -d)
 work="$directory/pjdfstest"

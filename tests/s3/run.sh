@@ -1,22 +1,16 @@
 #!/bin/bash
-# Runs the tests of the block store and, as root, those of mounts, on a real S3 server, which is installed
-# below target/ and started on a loopback port.
+# Runs the tests of the block store and, as root, those of mounts, on a real S3 server (`tests/tool.sh`),
+# which is started on a loopback port.
 #
 #   tests/s3/run.sh
 #
-# The server is s3s-fs (Apache-2.0, from crates.io), pinned; it checks signatures and serves a directory.
-# Building it takes some minutes, once. The tests have a limit of twenty minutes.
+# The tests have a limit of twenty minutes.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
 cd "$top"
 
-version=0.14.1
-server="$tools/bin/s3s-fs"
-if [ "$("$server" --version 2>/dev/null || true)" != "s3s-fs $version" ]; then
-    say "installing s3s-fs $version below target/tools"
-    cargo install --quiet --locked --force --root "$tools" s3s-fs --version "$version" --features binary
-fi
+server=$(tests/tool.sh s3s-fs)
 # Uses the build of `make test`.
 cargo test --quiet --workspace "${test_features[@]}" --test s3 --no-run
 

@@ -237,7 +237,12 @@ fn data_closed_on_one_mount_is_read_on_the_other() {
     fs::write(pair.a("new"), "other").unwrap();
     fs::rename(pair.a("new"), &a).unwrap();
     assert_eq!(fs::read(&b).unwrap(), b"other");
-    // On the mount that did not replace the file, the replaced file is gone.
+    // On the mount that did not replace the file, the replaced file is gone, as soon as the other mount has
+    // closed it: the kernel sends RELEASE after close(2) has returned.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while reader.read_at(&mut [0; 9], 0).is_ok() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(5));
+    }
     refused(reader.read_at(&mut [0; 9], 0), Errno::STALE);
     drop(reader);
     pair.end_clean();
