@@ -2,8 +2,9 @@
 # Measures how long another mount waits for a directory that a mount holds: the holder creates a directory
 # with files, and the other mount looks at the newest file at once. Each look is on new mounts, because a
 # mount from which directories were recalled holds none for a while. Then both mounts create and look at files
-# in one directory, with and without `-o sync_metadata` in turns. Prints lines for docs/benchmarks.md.
-# Requires root, and two CPUs that do nothing else.
+# in one directory, with and without `-o sync_metadata` in turns. At last, one mount creates files in an
+# existing directory for twenty seconds, and the other one lists it ten times a second. Prints lines for
+# docs/benchmarks.md. Requires root, and two CPUs that do nothing else.
 #
 #   scripts/recall.sh [LIMEN [ROUNDS [ENGINE ...]]]
 #
@@ -88,6 +89,46 @@ PY
     done
     for option in sync_metadata noatime; do
         echo "$engine, -o $option, both mounts in one directory: $(sort -n "$work/both-$engine-$option" | sed -n 2p) s for 2,000 files"
+    done
+    for turn in 1 2 3; do
+        for option in sync_metadata notake_directories noatime; do
+            mount_both "$option"
+            mkdir "$work/b/$option-$turn-polled"
+            umount_both
+            mount_both "$option"
+            python3 - "$work" "$option-$turn-polled" >>"$work/polled-$engine-$option" <<'PY'
+import os, subprocess, sys, time
+work, name = sys.argv[1:]
+program = """
+import os, sys, time
+n, until = 0, time.monotonic() + 20
+while time.monotonic() < until:
+    os.close(os.open(f"{sys.argv[1]}/{n // 100}-{n % 100}", os.O_CREAT | os.O_EXCL))
+    n += 1
+    if n % 5000 == 0:  # A directory with very many names is not taken.
+        for old in os.scandir(sys.argv[1]):
+            os.unlink(old)
+print(n)
+"""
+creating = subprocess.Popen([sys.executable, "-c", program, f"{work}/a/{name}"], stdout=subprocess.PIPE)
+times = []
+while creating.poll() is None:
+    began = time.monotonic()
+    os.listdir(f"{work}/b/{name}")
+    times.append(time.monotonic() - began)
+    time.sleep(0.1)
+times.sort()
+print(int(creating.stdout.read()) / 20, 1e3 * times[len(times) // 2], 1e3 * times[-1])
+PY
+            umount_both
+        done
+    done
+    for option in sync_metadata notake_directories noatime; do
+        sort -n "$work/polled-$engine-$option" | sed -n 2p | {
+            read -r files median longest
+            printf '%s, -o %s, one mount lists what the other creates: %.0f files/s, a listing %.1f ms at the median, %.0f ms at most\n' \
+                "$engine" "$option" "$files" "$median" "$longest"
+        }
     done
     server_stop
     rm -rf "$work/objects-$engine"
