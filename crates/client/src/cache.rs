@@ -230,18 +230,6 @@ impl Cache {
         names
     }
 
-    /// The names in a directory that have a slot, whatever its value is. Reads the whole cache.
-    pub(crate) fn names_in(&self, dir: Ino) -> Vec<Name> {
-        let mut names = Vec::new();
-        for index in 0..SHARDS {
-            names.extend(self.lock(index).slots.iter().filter_map(|(key, _)| match key {
-                Key::Dirent(parent, name) if *parent == dir => Some(name.clone()),
-                _ => None,
-            }));
-        }
-        names
-    }
-
     /// How many lookups by operations found the record, and how many did not.
     pub(crate) fn lookups(&self) -> [u64; 2] {
         [self.hits.get(), self.misses.get()]

@@ -220,12 +220,6 @@ impl Meta {
         names
     }
 
-    /// The names in a directory that have a slot in the cache, including those that were dropped and those
-    /// that do not exist. With a full cache, this takes some milliseconds.
-    pub fn known_names(&self, dir: Ino) -> Vec<Name> {
-        self.cache.names_in(dir)
-    }
-
     /// Whether an operation of this client that failed may still be committed: it was given up in doubt, and
     /// its term has not ended.
     pub fn is_in_doubt(&self) -> bool {

@@ -16,8 +16,7 @@
 //!
 //! When other clients are notified of the take ([`Invalidation::Names`](meta::Invalidation::Names)), they
 //! drop the cached names of the directory. From then on, each of their operations in the directory reads its
-//! record, which names the holder, and recalls it. Only a kernel can keep a name longer, until the change of
-//! the name is committed: it keeps those that its client's cache does not have (`expire_names` in `vfs`).
+//! record, which names the holder, and recalls it.
 //!
 //! The inodes that had a name in the directory before are not held. They may have other names, or be open or
 //! locked elsewhere. Transactions that change them are sent to the engine.

@@ -1,5 +1,7 @@
 //! Listings: the bodies of READDIR and READDIRPLUS.
 
+use std::ops::Range;
+
 use zerocopy::IntoBytes;
 
 use crate::Entry;
@@ -14,6 +16,11 @@ pub struct DirBuffer {
     bytes: Vec<u8>,
     max_bytes: usize,
 }
+
+/// The bytes of `entry_valid` to `attr_valid_nsec` in [`wire::EntryOut`].
+const LIFETIMES: Range<usize> = 16..40;
+/// The bytes of `namelen` in [`wire::Dirent`].
+const NAMELEN: Range<usize> = 16..20;
 
 /// The entry did not fit and was not added: send the entries before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +55,18 @@ impl DirBuffer {
         self.append(wire::EntryOut::from(entry).as_bytes(), entry.attr.ino, next_offset, dtype, name)
     }
 
+    /// Sets the lifetimes of all entries to 0. All of them must be entries of READDIRPLUS.
+    pub fn clear_lifetimes(&mut self) {
+        let mut rest = &mut self.bytes[..];
+        while let Some((entry, after)) = rest.split_at_mut_checked(size_of::<wire::EntryOut>()) {
+            entry[LIFETIMES].fill(0);
+            let Some(&[a, b, c, d]) = after.get(NAMELEN) else { return };
+            let name = u32::from_ne_bytes([a, b, c, d]) as usize;
+            let record = (size_of::<wire::Dirent>() + name).next_multiple_of(8);
+            rest = after.get_mut(record..).unwrap_or_default();
+        }
+    }
+
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -73,6 +92,8 @@ impl DirBuffer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{Attr, NodeId};
 
@@ -104,5 +125,23 @@ mod tests {
         assert_eq!((b.len(), b[148], b[152]), (160, 4, b'd'));
         assert_eq!(b[..8], 5u64.to_ne_bytes());
         assert_eq!(b[128..136], 5u64.to_ne_bytes());
+    }
+
+    #[test]
+    fn cleared_lifetimes_are_those_of_entries_without_any() {
+        let attr = Attr { ino: 5, mode: 0o100644, size_bytes: u64::MAX, ..Attr::default() };
+        let (entry_ttl, attr_ttl) = (Duration::new(60, 7), Duration::new(30, 9));
+        let list = |entry_ttl, attr_ttl| {
+            let mut dir = DirBuffer::new(4096);
+            for name in [&b"a"[..], b"12345678", b"123456789"] {
+                let entry = Entry { nodeid: NodeId(5), generation: u64::MAX, attr, entry_ttl, attr_ttl };
+                assert_eq!(dir.push_plus(&entry, u64::MAX, name), Ok(()));
+            }
+            dir
+        };
+        let mut dir = list(entry_ttl, attr_ttl);
+        dir.clear_lifetimes();
+        assert_eq!(dir.as_bytes(), list(Duration::ZERO, Duration::ZERO).as_bytes());
+        DirBuffer::new(0).clear_lifetimes();
     }
 }

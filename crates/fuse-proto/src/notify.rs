@@ -62,8 +62,8 @@ impl Notification {
         Self::new(RETRIEVE, &[out.as_bytes()])
     }
 
-    /// Makes the kernel revalidate every name before its next use. Needs ABI 7.44; older kernels return
-    /// EINVAL.
+    /// Makes the kernel revalidate every name before its next use, and then detach all file systems that are
+    /// mounted on its directories. Needs ABI 7.44; older kernels return EINVAL.
     pub fn inc_epoch() -> Self {
         Self::new(INC_EPOCH, &[])
     }

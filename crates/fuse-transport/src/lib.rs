@@ -47,7 +47,7 @@ pub use handler::{Handler, Transport, Workers};
 pub use mount::{Mount, RootPlacement};
 pub use mountinfo::MountInfo;
 pub use mountpoint::{clean_stale, unmount};
-pub use notifier::{Notifier, NotifyError};
+pub use notifier::{ListNames, Notifications, Notifier, NotifyError};
 pub use options::{MountOptions, UnmountMode};
 pub use reply::Reply;
 pub use ring::{Ring, can_enable_ring, enable_ring, ring_is_enabled};

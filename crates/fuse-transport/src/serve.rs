@@ -20,7 +20,7 @@ use crate::entry::HeldEntry;
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::handler::{Handler, Transport, Workers, answer};
-use crate::notifier::Notifier;
+use crate::notifier::{ListNames, Notifier};
 use crate::reply::Target;
 use crate::ring_worker::{RingWorker, ring_workers};
 
@@ -71,12 +71,13 @@ impl DevFuse {
         &self.control
     }
 
-    /// Starts the thread that sends notifications, with a queue of `capacity`.
+    /// Starts the thread that sends notifications, with a queue of `capacity`. `list` is called when all names
+    /// are to be expired.
     ///
     /// # Errors
     /// [`Error::System`] if the thread cannot be started.
-    pub fn notifier(&self, capacity: NonZeroUsize) -> Result<Notifier, Error> {
-        Notifier::start(Arc::clone(&self.device), capacity)
+    pub fn notifier(&self, capacity: NonZeroUsize, list: ListNames) -> Result<Notifier, Error> {
+        Notifier::start(Arc::clone(&self.device), capacity, list)
     }
 }
 

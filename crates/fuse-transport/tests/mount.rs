@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
+use std::iter;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -16,8 +17,8 @@ use fuse_proto::{
     Request, StatFs,
 };
 use fuse_transport::{
-    DevFuse, Error, Mount, MountOptions, Notifier, Reply, Ring, RootPlacement, Transport, UnmountMode,
-    Workers, clean_stale, ring_is_enabled, unmount,
+    DevFuse, Error, Mount, MountOptions, Notifications, Notifier, Reply, Ring, RootPlacement, Transport,
+    UnmountMode, Workers, clean_stale, ring_is_enabled, unmount,
 };
 use types::Errno;
 
@@ -180,7 +181,15 @@ impl Served {
 
     fn with(over: Over, mountpoint: &Path, options: &MountOptions) -> (Self, Notifier) {
         let (mount, device) = Mount::prepare(mountpoint, options).unwrap();
-        let notifier = device.notifier(NonZeroUsize::new(8).unwrap()).unwrap();
+        // A test locks the first directory, in which there are more names than threads that expire names.
+        let list = |_| {
+            let expire = |(dir, name, count): (NodeId, &[u8], usize)| {
+                Box::new(iter::repeat_n(Notification::expire_entry(dir, name), count)) as Notifications
+            };
+            let names = [(VOLUME, &b"hello"[..], 100), (NodeId::ROOT, b"volume", 1)];
+            Box::new(names.into_iter().map(expire)) as Box<dyn Iterator<Item = Notifications> + Send>
+        };
+        let notifier = device.notifier(NonZeroUsize::new(8).unwrap(), Box::new(list)).unwrap();
         let tiny = Arc::new(Tiny::default());
         let fs = Arc::clone(&tiny);
         let server = thread::spawn(move || match over {
@@ -315,12 +324,15 @@ fn notifications_make_the_kernel_revalidate() {
         fs::metadata(&hello).unwrap();
         assert_eq!(lookups(&served), known);
         for notification in [
-            Notification::inval_entry(VOLUME, b"hello"),
-            Notification::expire_entry(VOLUME, b"hello"),
-            Notification::inc_epoch(),
+            Some(Notification::inval_entry(VOLUME, b"hello")),
+            Some(Notification::expire_entry(VOLUME, b"hello")),
+            None,
         ] {
             notifier.send(Notification::inval_inode(NodeId(4711), 0, 0)).unwrap();
-            notifier.send(notification.clone()).unwrap();
+            match notification.clone() {
+                Some(notification) => notifier.send(notification).unwrap(),
+                None => drop(notifier.expire_all()),
+            }
             let deadline = Instant::now() + TIMEOUT;
             while lookups(&served) == known {
                 assert!(Instant::now() < deadline, "{notification:?} changed nothing");
@@ -328,6 +340,42 @@ fn notifications_make_the_kernel_revalidate() {
             }
             known = lookups(&served);
         }
+        drop(notifier);
+        served.unmount();
+        served.ends();
+    }
+}
+
+#[test]
+fn request_that_hangs_does_not_delay_the_expiry_of_names_in_other_directories() {
+    for over in transports() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut served, notifier) = Served::start(over, dir.path(), None);
+        let volume = dir.path().join("volume");
+        fs::metadata(volume.join("hello")).unwrap();
+        // The kernel locks the directory for as long as the lookup takes.
+        let slow = volume.join("slow");
+        let slow = thread::spawn(move || fs::metadata(slow));
+        let deadline = Instant::now() + TIMEOUT;
+        let is_early = || {
+            thread::sleep(Duration::from_millis(1));
+            Instant::now() < deadline
+        };
+        while !served.tiny.slow_begun.load(Ordering::SeqCst) {
+            assert!(is_early());
+        }
+        let lookups = || served.tiny.lookups.load(Ordering::Relaxed);
+        let known = lookups();
+        fs::metadata(&volume).unwrap();
+        assert_eq!(lookups(), known);
+        notifier.expire_all();
+        while lookups() == known {
+            assert!(is_early(), "the name of the directory is not looked up again");
+            fs::metadata(&volume).unwrap();
+        }
+        assert!(!slow.is_finished());
+        served.tiny.slow_may_end.store(true, Ordering::SeqCst);
+        slow.join().unwrap().unwrap();
         drop(notifier);
         served.unmount();
         served.ends();

@@ -21,7 +21,7 @@ use vfs::{
 use crate::callers::Callers;
 use crate::counts::RequestMeter;
 use crate::init;
-use crate::kernel::Epochs;
+use crate::kernel;
 use crate::root;
 use crate::translate::{self, F_UNLCK, O_ACCMODE, O_APPEND, O_RDONLY, O_WRONLY, attr, entry};
 use crate::waiters::Waiters;
@@ -37,7 +37,6 @@ pub(crate) struct Dispatch {
     pub(crate) root: Ino,
     /// Whether the FUSE root is that directory, not its parent.
     pub(crate) direct: bool,
-    pub(crate) epochs: Epochs,
     /// The result of INIT.
     pub(crate) negotiated: Arc<OnceLock<InitOut>>,
 }
@@ -94,7 +93,6 @@ impl Dispatch {
             Operation::Init(offered) => match offered.negotiate(&self.init_config()) {
                 Ok(negotiated) => {
                     tracing::debug!(?negotiated, "INIT");
-                    self.epochs.set_minor(negotiated.minor);
                     let _ = self.negotiated.set(negotiated);
                     reply.ok(Body::init(&negotiated).as_bytes());
                 }
@@ -140,19 +138,31 @@ impl Dispatch {
         let make_request =
             |name, kind, mode, umask| MakeRequest { parent: ino, name, kind, mode: Mode::new(mode), umask };
         let make = |name, kind, mode, umask| {
-            self.entry_body(&names.make(caller, make_request(name, kind, mode, umask))?, guard)
+            self.entry_body(
+                &names.make(caller, make_request(name, kind, mode, umask))?,
+                Some((ino, name)),
+                guard,
+            )
         };
         match request.operation {
-            Operation::Lookup { name: b"." } => self.entry_body(&names.lookup_by_handle(caller, ino)?, guard),
+            // For `.` and `..`, the kernel keeps no name (`fuse_get_dentry`, `fuse_get_parent`).
+            Operation::Lookup { name: b"." } => {
+                self.entry_body(&names.lookup_by_handle(caller, ino)?, None, guard)
+            }
             // Directories above the mounted directory cannot be reached through this mount.
             Operation::Lookup { name: b".." } if ino == self.root => Err(Errno::ESTALE),
-            Operation::Lookup { name: b".." } => self.entry_body(&names.lookup_parent(caller, ino)?, guard),
+            Operation::Lookup { name: b".." } => {
+                self.entry_body(&names.lookup_parent(caller, ino)?, None, guard)
+            }
             Operation::Lookup { name } => match &names.lookup(caller, ino, name)? {
-                Some(attr) => self.entry_body(attr, guard),
+                Some(attr) => self.entry_body(attr, Some((ino, name)), guard),
                 None if names.may_be_trashed(ino, name) => {
                     Ok(Body::entry(&Entry::negative(Duration::ZERO)).into())
                 }
-                None => Ok(Body::entry(&Entry::negative(lifetimes(guard).name)).into()),
+                None => {
+                    let lifetime = vfs.caches.name_sent(ino, name, lifetimes(guard).name);
+                    Ok(Body::entry(&Entry::negative(lifetime)).into())
+                }
             },
             Operation::GetAttr { by_handle } => {
                 self.attr_body(&attributes.getattr_for(caller, ino, by_handle)?, guard)
@@ -186,7 +196,7 @@ impl Dispatch {
                 done(names.rename(caller, from, to, flags, whiteout))
             }
             Operation::Link { node, name } => {
-                self.entry_body(&names.link(caller, self.ino(node), ino, name)?, guard)
+                self.entry_body(&names.link(caller, self.ino(node), ino, name)?, Some((ino, name)), guard)
             }
             Operation::Open { flags } => {
                 let append_only = files.open(caller, ino, translate::open_access(flags))?;
@@ -206,7 +216,8 @@ impl Dispatch {
                     made => made?,
                 };
                 let flags = self.open_flags(made.ino, create.flags);
-                Ok(Body::create(&self.entry(&made, guard), self.new_handle(), flags).into())
+                let entry = self.entry(&made, Some((ino, create.name)), guard);
+                Ok(Body::create(&entry, self.new_handle(), flags).into())
             }
             Operation::Read(read) => {
                 let bytes = match read.flags & O_DIRECT {
@@ -291,8 +302,8 @@ impl Dispatch {
                 };
                 Ok(Body::open(Fh(fh), flags).into())
             }
-            Operation::ReadDir(read) => self.list(ino, read, None),
-            Operation::ReadDirPlus(read) => self.list(ino, read, Some(lifetimes(guard))),
+            Operation::ReadDir(read) => self.list(ino, read, false, guard),
+            Operation::ReadDirPlus(read) => self.list(ino, read, true, guard),
             Operation::ReleaseDir(release) => done(listings.closedir(DirHandle(release.fh.0))),
             Operation::FsyncDir => done(vfs.commits.make_durable()),
             // The kernel does not send this today (`fuse_sync_fs`). With ENOSYS, syncfs(2) would do nothing
@@ -302,7 +313,7 @@ impl Dispatch {
             Operation::TmpFile(create) => {
                 let made = names.tmpfile(caller, ino, Mode::new(create.mode), create.umask)?;
                 let flags = self.open_flags(made.ino, create.flags);
-                Ok(Body::create(&self.entry(&made, guard), self.new_handle(), flags).into())
+                Ok(Body::create(&self.entry(&made, None, guard), self.new_handle(), flags).into())
             }
             Operation::Fallocate { fh, offset, len, mode } => {
                 refuse_append_only(Some(fh))?;
@@ -342,16 +353,25 @@ impl Dispatch {
         self.vfs.files.copy_range(caller, (from, copy.offset_in), to, copy.len.min(i32::MAX as u64))
     }
 
-    /// Lists a directory. If `plus` is given, entries have the attributes of their inodes, with these
-    /// lifetimes.
-    fn list(&self, ino: Ino, read: Read, plus: Option<Lifetimes>) -> Result<ReplyBody, Errno> {
+    /// Lists a directory. With `plus`, entries have the attributes of their inodes.
+    fn list(
+        &self,
+        ino: Ino,
+        read: Read,
+        plus: bool,
+        guard: Option<&ReplyGuard<'_>>,
+    ) -> Result<ReplyBody, Errno> {
         let mut dir = DirBuffer::new(read.size_bytes as usize);
+        let at_first = lifetimes(guard);
         let mut take = |found: DirEntry<'_>| {
-            let Some(lifetimes) = plus else {
+            if !plus {
                 return dir.push(found.ino.0, found.next.0, found.kind.to_dtype(), found.name).is_ok();
-            };
+            }
             let entry = match &found.attr {
-                Some(attr) => entry(attr, lifetimes),
+                Some(attr) => {
+                    let name = self.vfs.caches.name_sent(ino, found.name, at_first.name);
+                    entry(attr, Lifetimes { name, ..at_first })
+                }
                 None => bare_entry(&found),
             };
             let fits = dir.push_plus(&entry, found.next.0, found.name).is_ok();
@@ -360,16 +380,16 @@ impl Dispatch {
             }
             fits
         };
-        let listed = self.vfs.listings.readdir(
-            DirHandle(read.fh.0),
-            DirPosition(read.offset),
-            plus.is_some(),
-            &mut take,
-        );
+        let (handle, position) = (DirHandle(read.fh.0), DirPosition(read.offset));
+        let listed = self.vfs.listings.readdir(handle, position, plus, &mut take);
         // The entries so far were recorded as looked up, so the kernel must get them. The next request gets
         // the error.
         if dir.is_empty() {
             listed?;
+        }
+        if plus && lifetimes(guard) != at_first {
+            // The listing has taken too long for the kernel to cache it.
+            dir.clear_lifetimes();
         }
         self.note_atime(ino, read.flags);
         Ok(ReplyBody::Listing(dir))
@@ -379,14 +399,25 @@ impl Dispatch {
         Ok(Body::attr(&attr(of), translate::attr_ttl(of, lifetimes(guard))).into())
     }
 
-    fn entry_body(&self, of: &vfs::Attr, guard: Option<&ReplyGuard<'_>>) -> Result<ReplyBody, Errno> {
-        Ok(Body::entry(&self.entry(of, guard)).into())
+    fn entry_body(
+        &self,
+        of: &vfs::Attr,
+        name: Option<(Ino, &[u8])>,
+        guard: Option<&ReplyGuard<'_>>,
+    ) -> Result<ReplyBody, Errno> {
+        Ok(Body::entry(&self.entry(of, name, guard)).into())
     }
 
-    /// The entry of an inode. The reply gives the kernel one more reference to it.
-    fn entry(&self, of: &vfs::Attr, guard: Option<&ReplyGuard<'_>>) -> Entry {
-        self.vfs.caches.looked_up(of);
-        Entry { nodeid: self.node(of.ino), ..entry(of, lifetimes(guard)) }
+    /// The entry of an inode. The reply gives the kernel one more reference to it, and the name, if there is
+    /// one.
+    fn entry(&self, of: &vfs::Attr, name: Option<(Ino, &[u8])>, guard: Option<&ReplyGuard<'_>>) -> Entry {
+        let caches = &self.vfs.caches;
+        caches.looked_up(of);
+        let mut lifetimes = lifetimes(guard);
+        if let Some((dir, name)) = name {
+            lifetimes.name = caches.name_sent(dir, name, lifetimes.name);
+        }
+        Entry { nodeid: self.node(of.ino), ..entry(of, lifetimes) }
     }
 
     /// The flags of the reply to OPEN and CREATE. A file opened read-only has no data to flush; FLUSH would
@@ -432,11 +463,11 @@ impl Dispatch {
     }
 
     pub(crate) fn ino(&self, node: NodeId) -> Ino {
-        if node == NodeId::ROOT && self.direct { self.root } else { Ino(node.0) }
+        kernel::ino(self.root, self.direct, node)
     }
 
     fn node(&self, ino: Ino) -> NodeId {
-        if ino == self.root && self.direct { NodeId::ROOT } else { NodeId(ino.0) }
+        kernel::node(self.root, self.direct, ino)
     }
 }
 

@@ -1,12 +1,12 @@
 //! Invalidates the kernel's caches by notifications.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::iter;
+use std::sync::{Arc, OnceLock};
 
-use fuse_proto::{NodeId, Notification};
-use fuse_transport::{Notifier, NotifyError};
+use fuse_proto::{InitFlags, InitOut, NodeId, Notification};
+use fuse_transport::{ListNames, Notifications, Notifier, NotifyError};
 use types::Ino;
-use vfs::Kernel;
+use vfs::{Kernel, Vfs};
 
 /// The limit of notifications that wait to be written; see [`NotifyError::Full`].
 pub(crate) const MAX_WAITING: usize = 65_536;
@@ -18,35 +18,69 @@ pub(crate) struct KernelCaches {
     pub(crate) root: Ino,
     /// Whether the FUSE root is that directory, not its parent.
     pub(crate) direct: bool,
-    pub(crate) epochs: Epochs,
+    /// The result of INIT. Before INIT, the kernel holds no names.
+    pub(crate) negotiated: Arc<OnceLock<InitOut>>,
 }
 
-/// Whether the kernel can expire all names at once, as negotiated at INIT. Before INIT it holds no names.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Epochs(Arc<AtomicBool>);
+/// The node id of an inode. The FUSE root is the mounted directory if the mount is `direct`.
+pub(crate) fn node(root: Ino, direct: bool, ino: Ino) -> NodeId {
+    if direct && ino == root { NodeId::ROOT } else { NodeId(ino.0) }
+}
+
+/// The reverse of [`node`].
+pub(crate) fn ino(root: Ino, direct: bool, node: NodeId) -> Ino {
+    if direct && node == NodeId::ROOT { root } else { Ino(node.0) }
+}
 
 /// The first minor version with `FUSE_NOTIFY_INC_EPOCH`, of Linux 6.16.
 const EPOCH_MINOR: u32 = 44;
 
-impl Epochs {
-    /// Sets the minor version that INIT negotiated.
-    pub(crate) fn set_minor(&self, minor: u32) {
-        self.0.store(minor >= EPOCH_MINOR, Ordering::Release);
-    }
+/// Lists the notifications that expire names. An exclusive mount does not record its names, because they
+/// expire only if the volume's settings change, if a session is lost, or if the queue of notifications is
+/// full. So that mount expires all names at once, which detaches file systems that are mounted on its
+/// directories.
+pub(crate) fn list_names(
+    vfs: &Vfs,
+    negotiated: &Arc<OnceLock<InitOut>>,
+    root: Ino,
+    direct: bool,
+) -> ListNames {
+    let (names, negotiated) = (Arc::clone(vfs.caches.kernel_names()), Arc::clone(negotiated));
+    let is_exclusive = vfs.is_exclusive();
+    let expire = move |(dir, names): (Ino, Vec<Box<[u8]>>)| {
+        let node = node(root, direct, dir);
+        let expire = move |name: Box<[u8]>| Notification::expire_entry(node, &name);
+        Box::new(names.into_iter().map(expire)) as Notifications
+    };
+    Box::new(move |only| match (negotiated.get(), only) {
+        (Some(InitOut { minor: EPOCH_MINOR.., .. }), None) if is_exclusive => {
+            let all: Notifications = Box::new(iter::once(Notification::inc_epoch()));
+            Box::new(iter::once(all))
+        }
+        (Some(negotiated), _) if is_exclusive || !expires_names(negotiated) => Box::new(iter::empty()),
+        (Some(_), None) => Box::new(names.all().map(expire)),
+        (Some(_), Some(node)) => {
+            let dir = ino(root, direct, node);
+            Box::new(iter::once(expire((dir, names.of(dir)))))
+        }
+        (None, _) => Box::new(iter::empty()),
+    })
+}
 
-    fn are_supported(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
+/// Whether the kernel can expire single names.
+fn expires_names(negotiated: &InitOut) -> bool {
+    negotiated.flags.contains(InitFlags::HAS_EXPIRE_ONLY)
 }
 
 impl KernelCaches {
     fn node(&self, ino: Ino) -> NodeId {
-        if self.direct && ino == self.root { NodeId::ROOT } else { NodeId(ino.0) }
+        node(self.root, self.direct, ino)
     }
 
     fn send(&self, notification: Notification) {
-        // If the queue is full, the notifier expires all names, if the kernel can; if the mount has ended, no
-        // cache is left.
+        // If the queue is full, the notifier expires all names instead. Cached data then stays until its
+        // attributes, which were invalidated before, are read again. If the mount has ended, no cache is
+        // left.
         let (Ok(()) | Err(NotifyError::Full | NotifyError::Closed)) = self.notifier.send(notification);
     }
 }
@@ -76,28 +110,15 @@ impl Kernel for KernelCaches {
         self.send(Notification::expire_entry(self.node(parent), name));
     }
 
+    fn expire_directory(&self, dir: Ino) {
+        self.notifier.expire_directory(self.node(dir));
+    }
+
     fn expire_all(&self) {
-        if self.can_expire_all() {
-            self.send(Notification::inc_epoch());
-        }
+        self.notifier.expire_all();
     }
 
-    fn can_expire_all(&self) -> bool {
-        self.epochs.are_supported()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn epochs_are_used_from_linux_6_16_on() {
-        let epochs = Epochs::default();
-        assert!(!epochs.are_supported());
-        epochs.set_minor(43);
-        assert!(!epochs.are_supported());
-        epochs.set_minor(44);
-        assert!(epochs.are_supported());
+    fn can_expire_names(&self) -> bool {
+        self.negotiated.get().is_some_and(expires_names)
     }
 }

@@ -19,7 +19,7 @@ use crate::callers::Callers;
 use crate::counts::RequestCounts;
 use crate::dispatch::Dispatch;
 use crate::init::MAX_WRITE_BYTES;
-use crate::kernel::{self, Epochs, KernelCaches};
+use crate::kernel::{self, KernelCaches};
 use crate::profile::Profile;
 use crate::root;
 use crate::slow::SlowLog;
@@ -157,19 +157,15 @@ impl Server {
             next_handle: Arc::new(AtomicU64::new(1)),
             root,
             direct,
-            epochs: Epochs::default(),
             negotiated: Arc::new(negotiated.map_or_else(OnceLock::new, OnceLock::from)),
         };
-        if let Some(negotiated) = negotiated {
-            dispatch.epochs.set_minor(negotiated.minor);
-        }
         // The notifier lives as long as the `Vfs`, so beyond the last request. It is also needed if this
         // mount is exclusive, for changes that the kernel does not notice itself: a write that cleared SUID,
         // or the mode that results from an NFSv4 ACL.
         let capacity = const { NonZeroUsize::new(kernel::MAX_WAITING).unwrap() };
-        let notifier = device.notifier(capacity)?;
-        let epochs = dispatch.epochs.clone();
-        let caches = Arc::new(KernelCaches { notifier: notifier.clone(), root, direct, epochs });
+        let negotiated = Arc::clone(&dispatch.negotiated);
+        let notifier = device.notifier(capacity, kernel::list_names(vfs, &negotiated, root, direct))?;
+        let caches = Arc::new(KernelCaches { notifier: notifier.clone(), root, direct, negotiated });
         vfs.caches.start_watching(caches).map_err(starting)?;
         Ok(Server { dispatch, device, notifier })
     }

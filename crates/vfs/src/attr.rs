@@ -61,6 +61,10 @@ impl From<&Inode> for Attr {
     }
 }
 
+/// The kernel's lifetimes if other clients can change the volume and this client is notified. If this process
+/// stops, the kernel's caches are outdated for at most this long.
+pub(crate) const NOTIFIED_LIFETIME: Duration = Duration::from_secs(60);
+
 /// How long the kernel may cache a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetimes {

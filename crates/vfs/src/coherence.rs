@@ -24,13 +24,15 @@ use std::time::Duration;
 
 use client::Meta;
 use meta::{Changes, Invalidation};
+use serde::{Deserialize, Serialize};
 use types::{BootInstant, Ino, Name};
 
 use crate::access_check::AccessCheck;
 use crate::activity::Event;
-use crate::attr::{Attr, Lifetimes};
+use crate::attr::{Attr, Lifetimes, NOTIFIED_LIFETIME};
 use crate::in_flight::{InFlight, Outdated, Repeats, ReplyGuard};
 use crate::kernel_cache::{KernelCache, RevisionsAsOf};
+use crate::kernel_names::KernelNames;
 use crate::recent_grants::{Part, RecentGrants};
 use crate::stop::Stop;
 
@@ -47,11 +49,15 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     fn invalidate_range(&self, ino: Ino, offset: u64, len: u64);
     /// Makes the kernel look the name up again before it uses it. Asynchronous.
     fn expire_name(&self, parent: Ino, name: &[u8]);
-    /// As [`Kernel::expire_name`], for all names. Does nothing unless [`Kernel::can_expire_all`].
+    /// As [`Kernel::expire_name`], for all names in a directory that [`Caches::kernel_names`] lists from now
+    /// on.
+    fn expire_directory(&self, dir: Ino);
+    /// As [`Kernel::expire_directory`], for all directories. On an exclusive mount, for all names that the
+    /// kernel has.
     fn expire_all(&self);
-    /// Whether all names can be expired at once. If not, a mount that is notified of changes gives no name a
-    /// lifetime longer than the lease.
-    fn can_expire_all(&self) -> bool;
+    /// Whether names can be expired. If not, a mount that is notified of changes gives no name a lifetime
+    /// longer than the lease.
+    fn can_expire_names(&self) -> bool;
     /// Whether each reference to an inode that a reply gives comes back by FORGET. If not, nothing is kept
     /// for deleted inodes.
     fn sends_forget(&self) -> bool {
@@ -71,16 +77,10 @@ const GATHER_FOR: Duration = Duration::from_millis(1);
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// How often [`Caches::wait_stream`] checks whether the stream is open.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// The maximum number of names that are expired after a take. The notification is repeated several times, and
-/// must not fill the queue of notifications.
-const MAX_EXPIRED: usize = 1_000;
 /// The pause before a failed stream is opened again.
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);
 /// The kernel's lifetimes if no other client can change the volume.
 const EXCLUSIVE_LIFETIME: Duration = Duration::from_secs(86_400);
-/// The kernel's lifetimes if other clients can change the volume and this client is notified. If this process
-/// stops, the kernel's caches are outdated for at most this long.
-pub(crate) const NOTIFIED_LIFETIME: Duration = Duration::from_secs(60);
 
 /// How this client stays coherent with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,7 @@ pub struct Caches {
     access: Arc<AccessCheck>,
     stop: Stop,
     cache: KernelCache,
+    names: Arc<KernelNames>,
     in_flight: InFlight,
     repeats: Repeats,
     kernel: OnceLock<Arc<dyn Kernel>>,
@@ -124,6 +125,15 @@ pub struct Caches {
     /// Whether the stream of changes was ever opened, or there is none.
     is_stream_open: AtomicBool,
     pub(crate) stream: StreamEvents,
+}
+
+/// What the kernel is believed to hold, as one process describes it to the next.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct KernelState {
+    /// Inodes, with their lookup counts; none if the mount is exclusive.
+    inodes: Vec<(Ino, u64)>,
+    /// Directories, with names in them.
+    names: Vec<(Ino, Vec<Box<[u8]>>)>,
 }
 
 /// Counts of the answers, changes and failures of the stream of changes.
@@ -141,6 +151,7 @@ impl Caches {
             access: Arc::clone(access),
             stop: stop.clone(),
             cache: KernelCache::default(),
+            names: Arc::default(),
             in_flight: InFlight::default(),
             repeats: Repeats::default(),
             kernel: OnceLock::new(),
@@ -163,15 +174,23 @@ impl Caches {
         self.cache.count()
     }
 
-    /// The inodes that the kernel is believed to hold, with their lookup counts, for another process.
-    pub(crate) fn describe(&self) -> Vec<(Ino, u64)> {
-        self.cache.lookups()
+    /// The names that the kernel may use without a request.
+    pub fn kernel_names(&self) -> &Arc<KernelNames> {
+        &self.names
     }
 
-    /// Takes the inodes that another process has described.
-    pub(crate) fn restore(&self, inodes: &[(Ino, u64)]) {
+    /// What the kernel is believed to hold, for another process.
+    pub(crate) fn describe(&self) -> KernelState {
+        KernelState { inodes: self.cache.lookups(), names: self.names.all().collect() }
+    }
+
+    /// Takes what another process has described.
+    pub(crate) fn restore(&self, kernel: KernelState) {
         let now = Instant::now();
-        inodes.iter().for_each(|(ino, lookups)| self.cache.restore(*ino, *lookups, now));
+        kernel.inodes.iter().for_each(|(ino, lookups)| self.cache.restore(*ino, *lookups, now));
+        for (dir, names) in kernel.names {
+            names.iter().for_each(|name| self.names.record_always(dir, name, now));
+        }
     }
 
     /// Waits until the stream of changes is open, for at most `timeout`; returns whether it is. From then on,
@@ -279,6 +298,31 @@ impl Caches {
         }
     }
 
+    /// Records that a reply gives the kernel a name in a directory, which exists or does not. Called before
+    /// the reply is written. Returns how long the kernel may use the name: `lifetime`, or less if there are
+    /// too many names.
+    pub fn name_sent(&self, dir: Ino, name: &[u8], lifetime: Duration) -> Duration {
+        // A name with a short lifetime is not recorded, because it ends by itself within the lease.
+        match self.meta.is_exclusive() || lifetime <= LEASE || self.names.record(dir, name, Instant::now()) {
+            true => lifetime,
+            false => LEASE,
+        }
+    }
+
+    /// Records that the kernel renames a file, or exchanges two. It then gives each new name the remaining
+    /// lifetime of the old one (`d_move`).
+    pub(crate) fn name_moved(&self, from: (Ino, &Name), to: (Ino, &Name), exchange: bool) {
+        if self.meta.is_exclusive() {
+            return;
+        }
+        let now = Instant::now();
+        self.names.record_always(to.0, to.1.as_bytes(), now);
+        match exchange {
+            true => self.names.record_always(from.0, from.1.as_bytes(), now),
+            false => self.names.remove(from.0, from.1.as_bytes()),
+        }
+    }
+
     /// The kernel gives back references to an inode. Returns false if the kernel certainly still holds the
     /// inode.
     pub(crate) fn forget_lookups(&self, ino: Ino, lookups: u64) -> bool {
@@ -299,6 +343,7 @@ impl Caches {
                 self.invalidate_all();
             }
             was_current = is_current;
+            self.names.drop_old(Instant::now());
             self.repeats.wait(CHECK_EVERY);
             self.repeat();
         }
@@ -440,7 +485,7 @@ impl Caches {
             // it must look up each name.
             _ if self.access.is_squashing() => Lifetimes::NONE,
             Coherence::Exclusive => both(EXCLUSIVE_LIFETIME),
-            Coherence::Notified if self.kernel.get().is_some_and(|kernel| kernel.can_expire_all()) => {
+            Coherence::Notified if self.kernel.get().is_some_and(|kernel| kernel.can_expire_names()) => {
                 both(NOTIFIED_LIFETIME)
             }
             // When the lease expires, the kernel can be told to invalidate each inode, but not each name.
@@ -458,23 +503,9 @@ impl Caches {
             }
             Invalidation::Names(dir, rev) => {
                 self.cache.move_revision(*dir, *rev);
-                self.expire_names(*dir);
+                self.notify(|kernel| kernel.expire_directory(*dir));
             }
             Invalidation::Locks(_) => {}
-        }
-    }
-
-    /// Expires names in a directory in the kernel, because another session has taken the directory. These are
-    /// the names that have a slot in this client's cache. The kernel keeps others until a change of them is
-    /// committed, and all of them if there are more than [`MAX_EXPIRED`]. If the kernel does not hold the
-    /// directory's inode, it has no names in it. The notification about all names is not used, because the
-    /// kernel then detaches every file system that is mounted on a directory of this mount.
-    fn expire_names(&self, dir: Ino) {
-        if self.cache.contains(dir) {
-            let names = self.meta.known_names(dir);
-            if names.len() <= MAX_EXPIRED {
-                self.notify(|kernel| names.iter().for_each(|name| kernel.expire_name(dir, name.as_bytes())));
-            }
         }
     }
 

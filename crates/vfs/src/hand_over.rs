@@ -2,7 +2,7 @@
 //!
 //! The process that hands over first reduces its state in memory: it stores written data, gives back held
 //! directories, and settles operations in doubt. A [`MountState`] describes the rest: the session, open files
-//! and directories, locks, and the inodes that the kernel holds. The next process begins with empty caches.
+//! and directories, locks, and the inodes and names that the kernel holds. The next process begins with empty caches.
 //!
 //! Nothing that is described changes until the hand-over has succeeded or failed, because no request is
 //! handled, and the background threads have ended. Only the threads that receive changes of other clients go
@@ -16,8 +16,9 @@ use std::time::Duration;
 use client::SessionState;
 use meta::Inode;
 use serde::{Deserialize, Serialize};
-use types::{Errno, Ino, Time};
+use types::{Errno, Time};
 
+use crate::coherence::KernelState;
 use crate::lifecycle::Lifecycle;
 use crate::listings::ListingState;
 use crate::locks::LockState;
@@ -27,7 +28,7 @@ use crate::vfs::Vfs;
 
 /// The version of the format of [`MountState`]. Increment it with each change of `MountState` or of anything
 /// in it.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// How long the background threads may take to end. They end after their present request.
 const THREADS_END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -43,8 +44,7 @@ pub struct MountState {
     files: Vec<FileState>,
     listings: ListingState,
     locks: LockState,
-    /// The inodes that the kernel holds, with their lookup counts; empty if the mount is exclusive.
-    kernel: Vec<(Ino, u64)>,
+    kernel: KernelState,
     unlinked: Vec<Inode>,
     is_kernel_without_acls: bool,
 }
@@ -95,7 +95,7 @@ impl Vfs {
         }
         self.listings.restore(listings);
         self.locks.restore(locks);
-        self.caches.restore(&kernel);
+        self.caches.restore(kernel);
         self.attributes.restore(unlinked, is_kernel_without_acls);
         Ok(())
     }
@@ -229,8 +229,10 @@ impl Lifecycle {
 mod tests {
     use chunk::{Fault, StoreCall};
     use ops::Locked;
+    use types::Ino;
 
     use super::*;
+    use crate::attr::NOTIFIED_LIFETIME;
     use crate::fixture::{NO_WAIT, Shared, make, root};
     use crate::{DirHandle, DirPosition, LockKind, LockRequest};
 
@@ -264,6 +266,7 @@ mod tests {
         old.names.unlink(&root(), Ino::ROOT, b"gone").unwrap();
         let dir = old.listings.opendir(&root(), Ino::ROOT).unwrap();
         let (mut names, position) = list(&old, dir, DirPosition(0), 2);
+        assert_eq!(old.caches.name_sent(Ino::ROOT, b"kept", NOTIFIED_LIFETIME), NOTIFIED_LIFETIME);
 
         let hand_over = old.begin_hand_over().unwrap();
         let state = hand_over.describe().unwrap();
@@ -280,6 +283,7 @@ mod tests {
         assert_eq!((next.meta().session(), after.since, after.pid), (id, before.since, 99));
         assert!(!after.process.boot_id.is_empty());
 
+        assert_eq!(next.caches.kernel_names().of(Ino::ROOT), [b"kept"[..].into()]);
         for ino in [kept, gone] {
             assert_eq!(next.files.read(ino, 0, 9).unwrap(), &b"text"[..]);
             next.files.write(ino, 4, b"!").unwrap();

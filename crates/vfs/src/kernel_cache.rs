@@ -186,11 +186,6 @@ impl KernelCache {
         self.shard(ino).insert(ino, unknown);
     }
 
-    /// Whether the kernel may hold the inode.
-    pub(crate) fn contains(&self, ino: Ino) -> bool {
-        self.shard(ino).contains_key(&ino)
-    }
-
     pub(crate) fn count(&self) -> u64 {
         self.shards.iter().map(|shard| host::lock(shard).len() as u64).sum()
     }

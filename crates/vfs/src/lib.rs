@@ -25,6 +25,7 @@ mod changes;
 mod coherence;
 mod in_flight;
 mod kernel_cache;
+mod kernel_names;
 
 // Attributes.
 mod atime;
@@ -86,6 +87,7 @@ pub use fencing::SessionLoss;
 pub use granted::LockRequest;
 pub use hand_over::{FORMAT as HAND_OVER_FORMAT, HandOver, MountState};
 pub use in_flight::ReplyGuard;
+pub use kernel_names::KernelNames;
 pub use listings::{DirEntry, DirHandle, DirPosition};
 pub use meta::{AclKind, Lock, LockKind};
 pub use names::MakeRequest;

@@ -247,7 +247,9 @@ impl Names {
                 self.base.change_inodes(caller, held, &op, [parent, new_parent])
             })
         };
-        self.remove_name(guard, rename)
+        self.remove_name(guard, rename)?;
+        self.base.caches.name_moved((parent, &name), (new_parent, &new_name), flags.exchange);
+        Ok(())
     }
 
     /// Creates a regular file without a name and opens it, `O_TMPFILE`.

@@ -12,7 +12,7 @@ use client::{Failure, Meta};
 use meta::Process;
 use types::{BootInstant, Errno, SessionId, SliceId, Time};
 
-use crate::coherence::NOTIFIED_LIFETIME;
+use crate::attr::NOTIFIED_LIFETIME;
 use crate::numbers::NumberAllocator;
 use crate::process::this_process;
 

@@ -135,9 +135,10 @@ impl Kernel for NoKernel {
 
     fn expire_name(&self, _: Ino, _: &[u8]) {}
 
+    fn expire_directory(&self, _: Ino) {}
     fn expire_all(&self) {}
 
-    fn can_expire_all(&self) -> bool {
+    fn can_expire_names(&self) -> bool {
         true
     }
 

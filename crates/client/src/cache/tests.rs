@@ -272,7 +272,6 @@ fn names_that_are_dropped_are_neither_known_nor_absent_until_they_are_read_again
     cache.committed(key(b"gone"), dirent(9), Seq(9), cache.commit_times(began, Instant::now()));
     cache.listed(dir, None, None, before, Seq(9));
     assert!(all.iter().all(|name| cache.get(&key(name), None).is_none()), "from before the drop");
-    assert_eq!(cache.names_in(dir).len(), 2);
 
     std::thread::sleep(std::time::Duration::from_millis(1));
     cache.absorb(&late, Instant::now());

@@ -2,12 +2,12 @@
 //! `dir.c`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use host::Instant;
 use types::{Errno, Ino};
-use vfs::{Caller, Kernel, Vfs};
+use vfs::{Caller, Kernel, KernelNames, Vfs};
 
 use crate::mounts::scheduler;
 use crate::mutant::Mutant;
@@ -16,6 +16,8 @@ use crate::mutant::Mutant;
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     state: Mutex<State>,
+    /// The names that the mount lists if all are to be expired.
+    listed: OnceLock<Arc<KernelNames>>,
     mutant: Option<Mutant>,
 }
 
@@ -29,8 +31,6 @@ struct State {
     /// The names, positive and negative, and the directories that the kernel knows.
     names: BTreeMap<(Ino, Vec<u8>), Dentry>,
     directories: BTreeSet<Ino>,
-    /// Counts the notifications that expire all names (`fuse_conn.epoch`).
-    epoch: u64,
     /// Counts each beginning and each end of a change of names by this client's programs. The kernel locks
     /// the directory during such a change, so no lookup overlaps it.
     changes: u64,
@@ -40,7 +40,6 @@ struct State {
 struct Dentry {
     exists: bool,
     valid_until: Instant,
-    epoch: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +51,12 @@ struct Inode {
 
 impl Memory {
     pub(super) fn new(mutant: Option<Mutant>) -> Self {
-        Memory { state: Mutex::default(), mutant }
+        Memory { state: Mutex::default(), listed: OnceLock::new(), mutant }
+    }
+
+    /// Sets the mount of this kernel.
+    pub(super) fn set_mount(&self, vfs: &Vfs) {
+        let _ = self.listed.set(Arc::clone(vfs.caches.kernel_names()));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -116,22 +120,22 @@ impl Memory {
         let key = (dir, name.to_vec());
         let begun = {
             let state = self.lock();
-            let is_valid = |name: &&Dentry| name.epoch == state.epoch && Instant::now() < name.valid_until;
+            let is_valid = |name: &&Dentry| Instant::now() < name.valid_until;
             if let Some(name) = state.names.get(&key).filter(is_valid) {
                 return Ok(name.exists);
             }
-            (state.epoch, state.changes)
+            state.changes
         };
         host::sleep(delay());
         let reply = vfs.caches.begin_reply();
         let exists = vfs.names.lookup(caller, dir, name)?.is_some();
-        let lifetimes = reply.lifetimes();
+        let lifetime = vfs.caches.name_sent(dir, name, reply.lifetimes().name);
         drop(reply);
         host::sleep(delay());
         let mut state = self.lock();
-        if state.changes == begun.1 {
-            let valid_until = Instant::now() + lifetimes.name;
-            state.names.insert(key, Dentry { exists, valid_until, epoch: begun.0 });
+        if state.changes == begun {
+            let valid_until = Instant::now() + lifetime;
+            state.names.insert(key, Dentry { exists, valid_until });
         }
         Ok(exists)
     }
@@ -193,11 +197,17 @@ impl Kernel for Memory {
         self.lock().names.remove(&(parent, name.to_vec()));
     }
 
-    fn expire_all(&self) {
-        self.lock().epoch += 1;
+    fn expire_directory(&self, dir: Ino) {
+        let names = self.listed.get().map(|names| names.of(dir)).unwrap_or_default();
+        names.iter().for_each(|name| self.expire_name(dir, name));
     }
 
-    fn can_expire_all(&self) -> bool {
+    fn expire_all(&self) {
+        let all: Vec<_> = self.listed.get().map(|names| names.all().collect()).unwrap_or_default();
+        all.iter().for_each(|(dir, names)| names.iter().for_each(|name| self.expire_name(*dir, name)));
+    }
+
+    fn can_expire_names(&self) -> bool {
         true
     }
 }

@@ -205,6 +205,7 @@ fn mount(shared: &Arc<Shared>, client: usize) {
     meta.set_take_policy(TakePolicy { creations: 1, within: Duration::from_secs(60), pauses: 0 });
     let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&shared.store.blocks), options));
     let kernel = Arc::new(kernel::Memory::new(shared.mutant));
+    kernel.set_mount(&vfs);
     let info = SessionInfo { host: "h".into(), pid: std::process::id(), mountpoint: format!("/m{client}") };
     let started = vfs.lifecycle.begin(info).is_ok()
         && vfs.attributes.getattr(Ino::ROOT).is_ok()
