@@ -1297,6 +1297,50 @@ fn stopped_holder_loses_its_directories(kind: Kind) {
     pair.end_clean();
 }
 
+/// A process that is stopped until this is dropped.
+struct Stopped(Pid);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+/// More programs than the other mount has serving threads wait for directories that a stopped mount holds.
+fn programs_elsewhere_go_on_while_others_wait_for_a_stopped_holder(kind: Kind) {
+    // Over io_uring, requests wait on the serving threads.
+    let Some(pair) = Pair::new(kind, true, &["-o", "transport=dev"]) else { return };
+    let programs = 60;
+    fs::create_dir(pair.b("elsewhere")).unwrap();
+    // In one directory, the kernel would send only some of the lookups at the same time.
+    (0..programs).for_each(|at| fs::create_dir(pair.b(format!("{at}"))).unwrap());
+    (0..programs).for_each(|at| fs::create_dir(pair.a(format!("{at}/held"))).unwrap());
+    (0..programs).for_each(|at| assert!(pair.b(format!("{at}")).is_dir()));
+    let (status, mnt) = (pair.status(), pair.place.mnt());
+    let mut sessions = status["sessions"].as_array().unwrap().iter();
+    let holder = sessions.find(|session| session["mountpoint"] == mnt.as_str()).unwrap();
+    let holder = Pid::from_raw(holder["pid"].as_u64().unwrap() as i32).unwrap();
+    kill_process(holder, Signal::STOP).unwrap();
+    let stopped = Stopped(holder);
+    let waiting: Vec<_> = (0..programs)
+        .map(|at| {
+            let path = pair.b(format!("{at}/held"));
+            thread::spawn(move || names_in(&path).len())
+        })
+        .collect();
+    for at in 0..20 {
+        thread::sleep(Duration::from_millis(100));
+        let path = pair.b(format!("elsewhere/{at}"));
+        fs::write(&path, "text").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+    }
+    assert_eq!(names_in(&pair.b("elsewhere")).len(), 20);
+    assert!(waiting.iter().all(|program| !program.is_finished()));
+    drop(stopped);
+    assert!(waiting.into_iter().all(|program| program.join().unwrap() == 0));
+    pair.end_clean();
+}
+
 /// A PID identifies a process only within its PID namespace. So a mount cannot know whether the process of a
 /// mount in another PID namespace has ended, and removes that mount's session only if heartbeats are missing.
 fn mount_in_another_pid_namespace_keeps_its_lock(kind: Kind) {
@@ -1406,6 +1450,7 @@ macro_rules! on {
                 directory_that_exists_is_taken_until_another_mount_looks,
                 killed_holder_loses_nothing,
                 killed_taker_loses_nothing,
+                programs_elsewhere_go_on_while_others_wait_for_a_stopped_holder,
                 data_written_under_a_lock_is_read_under_the_next_lock,
                 destroyed_volume_leaves_nothing_in_the_database
             ],

@@ -46,4 +46,5 @@ pub use listing::{Generation, WholeListing};
 pub use queue::QueueAtExit;
 pub use quotas::{QuotaChange, QuotaError, Retagging};
 pub use readdir::{ListedEntry, Listing};
+pub use recall::without_recalls;
 pub use trash::{Emptied, Emptying, TrashedHour};

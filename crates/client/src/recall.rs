@@ -4,6 +4,7 @@
 //! If the holder's session has been removed, this client itself removes the session from the directory's
 //! record.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use host::Instant;
@@ -16,9 +17,12 @@ use crate::failure::Failure;
 /// How often the recall is repeated. The holder ignores a recall that arrives before it knows that it holds
 /// the directory, because the answer to the creation is still on its way.
 const REPEAT_EVERY: Duration = Duration::from_millis(500);
-/// The pauses between reads of the directory's record.
+/// The pauses between reads of the directory's record. If the holder has not given the directory back after
+/// [`LIKELY_WITHIN`], it has probably stopped, and [`LATE_LOOK`] keeps the load low.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(20);
+const LIKELY_WITHIN: Duration = Duration::from_secs(1);
+const LATE_LOOK: Duration = Duration::from_millis(250);
 /// How long a holder may take before the operation fails. It is longer than [`SILENT`], so a holder that has
 /// stopped does not make the operation fail.
 const HOLDER_TIMEOUT: Duration = Duration::from_secs(180);
@@ -27,6 +31,40 @@ const HOLDER_TIMEOUT: Duration = Duration::from_secs(180);
 const SILENT: Duration = Duration::from_secs(90);
 /// The maximum time that counts as silence between two successive reads of the same heartbeat.
 const LONGEST_GAP: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// Whether operations of this thread fail instead of recalling a directory.
+    static IS_FORBIDDEN: Cell<bool> = const { Cell::new(false) };
+    /// Whether such an operation has failed.
+    static HAS_FAILED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls `call`, during which each operation fails with EBUSY if it would have to recall a directory. Also
+/// returns whether one has failed.
+pub fn without_recalls<T>(call: impl FnOnce() -> T) -> (T, bool) {
+    /// Permits recalls again when it is dropped, also after a panic, which a serving thread survives.
+    struct Forbidden;
+    impl Drop for Forbidden {
+        fn drop(&mut self) {
+            IS_FORBIDDEN.set(false);
+        }
+    }
+    HAS_FAILED.set(false);
+    IS_FORBIDDEN.set(true);
+    let forbidden = Forbidden;
+    let done = call();
+    drop(forbidden);
+    (done, HAS_FAILED.get())
+}
+
+/// Whether recalls are forbidden. If so, [`without_recalls`] will report a failure.
+pub(crate) fn is_recall_forbidden() -> bool {
+    let is_forbidden = IS_FORBIDDEN.get();
+    if is_forbidden {
+        HAS_FAILED.set(true);
+    }
+    is_forbidden
+}
 
 impl Meta {
     /// Returns when no other session holds the directory any more.
@@ -83,6 +121,7 @@ impl Meta {
                     tracing::error!(%dir, %holder, "a mount does not give back a directory that it holds");
                     return Err(Errno::EIO.into());
                 }
+                _ if began.elapsed() >= LIKELY_WITHIN => host::sleep(LATE_LOOK),
                 _ => {
                     host::sleep(pause);
                     pause = (pause * 2).min(LONGEST_LOOK);

@@ -19,6 +19,7 @@ use crate::doubt::{InDoubtTxn, may_be_earlier};
 use crate::driver::Meta;
 use crate::failure::Failure;
 use crate::held::{Entered, is_determinate};
+use crate::recall::is_recall_forbidden;
 use crate::ticket::Ticket;
 
 /// How many conflicts an operation may meet before it fails with EIO.
@@ -282,7 +283,14 @@ impl<'a, O: Op> Run<'a, O> {
     }
 
     /// Makes another session give a directory back. Discards the records that were read before.
+    ///
+    /// # Errors
+    /// EBUSY in [`crate::without_recalls`], unless an earlier attempt may have been committed; those of
+    /// [`Meta::recall`].
     fn recall(&mut self, dir: Ino) -> Result<(), Failure> {
+        if self.in_doubt.is_none() && is_recall_forbidden() {
+            return Err(Errno::EBUSY.into());
+        }
         let session = self.meta.session();
         if self.ctx.session != session {
             // The new session does not hold the directories that the earlier session held.

@@ -31,7 +31,7 @@ impl<'a> Request<'a> {
             pid: head.pid,
         };
         parse_args(&head, bytes.len(), args)
-            .map(|(operation, supp_groups)| Request { header, operation, supp_groups })
+            .map(|(operation, supp_groups)| Request { bytes, header, operation, supp_groups })
             .map_err(|why| ParseError { unique: Some(header.unique), opcode: Some(header.opcode), why })
     }
 }

@@ -8,6 +8,8 @@ use crate::{NodeId, Opcode, Unique};
 /// One request, borrowed from the bytes it was read into.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
+    /// What was parsed.
+    pub bytes: &'a [u8],
     pub header: Header,
     pub operation: Operation<'a>,
     /// The caller's supplementary group that equals the parent's group, if the kernel sent it

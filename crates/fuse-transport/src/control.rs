@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{SendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::cpus::online_cpus;
 use crate::device::Device;
 use crate::entry::{Entries, Entry, HeldEntry};
 use crate::error::Error;
-use crate::gate::Gate;
+use crate::gate::{Apart, Gate};
 use crate::reply::{Reply, Target};
 use crate::wakers::Wakers;
 
@@ -151,6 +151,25 @@ impl WorkerControl {
         }
         counts.retain(|queue, _| self.pinned().contains(queue));
         counts
+    }
+
+    /// Runs the rest of a worker's request on a thread of its own. [`Self::pause`] waits for its end. If no
+    /// thread can be started, the calling one runs it.
+    pub fn run_apart(&self, work: impl FnOnce() + Send + 'static) {
+        let apart = Apart::new(&self.gate);
+        let work = Box::new(move || {
+            work();
+            drop(apart);
+        }) as Box<dyn FnOnce() + Send>;
+        let (send, receive) = sync_channel::<Box<dyn FnOnce() + Send>>(1);
+        let run = move || receive.recv().into_iter().for_each(|work| work());
+        if let Err(error) = host::spawn("limen-apart", run) {
+            tracing::warn!(%error, "cannot start a thread for a request");
+        }
+        // Without a thread, nothing receives the work.
+        if let Err(SendError(work)) = send.send(work) {
+            work();
+        }
     }
 
     /// Lets paused workers continue.

@@ -8,7 +8,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::EventfdFlags;
@@ -31,13 +31,31 @@ pub(crate) struct Gate {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The workers that read or handle requests.
+    /// The workers that read or handle requests, and the requests that other threads handle ([`Apart`]).
     working: usize,
 }
 
 /// A worker that may read requests.
 #[derive(Debug)]
 pub(crate) struct Working<'a>(&'a Gate);
+
+/// A request that another thread than a worker handles. It counts as a worker.
+#[derive(Debug)]
+pub(crate) struct Apart(Arc<Gate>);
+
+impl Apart {
+    pub(crate) fn new(gate: &Arc<Gate>) -> Self {
+        gate.lock().working += 1;
+        Apart(Arc::clone(gate))
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        self.0.lock().working -= 1;
+        self.0.changed.notify_all();
+    }
+}
 
 impl Gate {
     /// Counts a worker as one that may read requests. Must be called before its first read.

@@ -1,6 +1,6 @@
 //! Worker threads: each reads a request, calls the handler on the same thread, and reads the next.
 //!
-//! A request is not handed to another thread, because a hand-over across CPUs costs 20 to 60 µs on the
+//! This crate hands no request to another thread, because a hand-over across CPUs costs 20 to 60 µs on the
 //! measured machines, which is more than most operations take. For the same reason operations are planned
 //! synchronously.
 

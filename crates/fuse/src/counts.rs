@@ -44,9 +44,13 @@ impl RequestCounts {
 
     /// Counts a request, and returns the meter of its opcode.
     pub(crate) fn begin(&self, opcode: Opcode) -> &RequestMeter {
-        let index = (opcode.0 as usize).min(CODES - 1);
-        self.counts[index].fetch_add(1, Ordering::Relaxed);
-        self.meters[index].get_or_init(RequestMeter::new)
+        self.counts[index(opcode)].fetch_add(1, Ordering::Relaxed);
+        self.meter(opcode)
+    }
+
+    /// The meter of an opcode.
+    pub(crate) fn meter(&self, opcode: Opcode) -> &RequestMeter {
+        self.meters[index(opcode)].get_or_init(RequestMeter::new)
     }
 
     /// The kernel's name of each opcode that was received, in lower case, with its measurements.
@@ -61,6 +65,10 @@ impl RequestCounts {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed)).enumerate();
         counts.filter(|&(_, count)| count > 0).map(|(code, count)| (Opcode(code as u32).to_string(), count))
     }
+}
+
+fn index(opcode: Opcode) -> usize {
+    (opcode.0 as usize).min(CODES - 1)
 }
 
 /// Formats the counts as `LOOKUP 12, GETATTR 3`, in the order of opcodes. Opcodes that were not received are

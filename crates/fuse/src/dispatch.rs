@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fuse_proto::{
-    Body, CopyRange, DirBuffer, Entry, Fh, InitConfig, InitOut, LockRequest, NodeId, OpenFlags, Operation,
-    Read, Request,
+    Body, CopyRange, DirBuffer, Entry, Fh, InitConfig, InitFlags, InitOut, LockRequest, NodeId, OpenFlags,
+    Operation, Read, Request,
 };
 use fuse_transport::Reply;
 use rustix::fs::OFlags;
@@ -71,7 +71,15 @@ impl From<Body> for ReplyBody {
 }
 
 impl Dispatch {
-    pub(crate) fn handle(&self, request: &Request<'_>, meter: &RequestMeter, reply: Reply) {
+    /// Handles a request. If it must wait until another mount gives back a directory, and `may_wait` is not
+    /// set, returns the reply instead.
+    pub(crate) fn handle(
+        &self,
+        request: &Request<'_>,
+        meter: &RequestMeter,
+        reply: Reply,
+        may_wait: bool,
+    ) -> Option<Reply> {
         let vfs = &*self.vfs;
         match request.operation {
             Operation::Forget { lookups } => {
@@ -103,19 +111,33 @@ impl Dispatch {
             },
             ref operation if request.header.nodeid == NodeId::ROOT && !self.direct => {
                 if let Operation::StatFs | Operation::Destroy = operation {
-                    self.send(request, meter, reply);
-                } else {
-                    root::answer(vfs, self.root, operation, reply);
+                    return self.send(request, meter, reply, may_wait);
                 }
+                root::answer(vfs, self.root, operation, reply);
             }
-            _ => self.send(request, meter, reply),
+            _ => return self.send(request, meter, reply, may_wait),
         }
+        None
     }
 
-    fn send(&self, request: &Request<'_>, meter: &RequestMeter, reply: Reply) {
+    fn send(
+        &self,
+        request: &Request<'_>,
+        meter: &RequestMeter,
+        reply: Reply,
+        may_wait: bool,
+    ) -> Option<Reply> {
         // The guard is dropped after the reply is sent.
         let guard = is_reply_cached(&request.operation).then(|| self.vfs.caches.begin_reply());
-        let answer = self.answer(request, guard.as_ref());
+        let answer = if may_wait {
+            self.answer(request, guard.as_ref())
+        } else {
+            let (answer, would_recall) = vfs::without_recalls(|| self.answer(request, guard.as_ref()));
+            if would_recall && answer.is_err() {
+                return Some(reply);
+            }
+            answer
+        };
         if let Ok(answer) = &answer
             && let Some(bytes) = transferred(&request.operation, answer)
         {
@@ -127,6 +149,7 @@ impl Dispatch {
             Ok(ReplyBody::Listing(dir)) => reply.ok(dir.as_bytes()),
             Err(errno) => reply.error(errno),
         }
+        None
     }
 
     fn answer(&self, request: &Request<'_>, guard: Option<&ReplyGuard<'_>>) -> Result<ReplyBody, Errno> {
@@ -448,6 +471,11 @@ impl Dispatch {
         }
     }
 
+    /// Whether requests come through io_uring.
+    pub(crate) fn uses_ring(&self) -> bool {
+        uses_ring(&self.negotiated)
+    }
+
     pub(crate) fn init_config(&self) -> InitConfig {
         // If all callers are squashed, the kernel must not get the ACLs, because it would check callers by
         // their own ids.
@@ -499,6 +527,11 @@ fn is_reply_cached(operation: &Operation<'_>) -> bool {
             | Operation::ReadDirPlus(_)
             | Operation::GetXattr { .. }
     )
+}
+
+/// Whether requests come through io_uring, according to the result of INIT.
+pub(crate) fn uses_ring(negotiated: &OnceLock<InitOut>) -> bool {
+    negotiated.get().is_some_and(|negotiated| negotiated.flags.contains(InitFlags::OVER_IO_URING))
 }
 
 /// How long the kernel may cache a reply. Without a guard it is [`Lifetimes::NONE`], because no invalidation

@@ -7,6 +7,7 @@ mod callers;
 mod counts;
 mod dispatch;
 mod hand_over;
+mod handling;
 mod init;
 mod kernel;
 mod profile;

@@ -2,12 +2,12 @@
 
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fuse_proto::{InitFlags, InitOut, Request};
+use fuse_proto::InitOut;
 use fuse_transport::{
     DevFuse, Error, Handler, Mount, MountOptions, Notifier, Ring, RootPlacement, Transport, UnmountMode,
     WorkerControl, Workers, enable_ring,
@@ -17,7 +17,8 @@ use vfs::{AtimeMode, Vfs};
 
 use crate::callers::Callers;
 use crate::counts::RequestCounts;
-use crate::dispatch::Dispatch;
+use crate::dispatch::{self, Dispatch};
+use crate::handling::Handling;
 use crate::init::MAX_WRITE_BYTES;
 use crate::kernel::{self, KernelCaches};
 use crate::profile::Profile;
@@ -183,28 +184,25 @@ impl Server {
         let retrying = waiters.start(Arc::clone(&vfs)).map_err(starting)?;
         let workers = options.workers();
         let counts = Arc::new(RequestCounts::new());
-        let counted = Arc::clone(&counts);
         let channel = options.channel;
-        let slow = SlowLog::new(options.slow);
         let profile = Arc::new(Profile::default());
-        let profiled = Arc::clone(&profile);
+        let handling = Arc::new(Handling {
+            dispatch,
+            counts: Arc::clone(&counts),
+            slow: SlowLog::new(options.slow),
+            profile: Arc::clone(&profile),
+            control: control.clone(),
+            apart: AtomicUsize::new(0),
+        });
         let waiting = Arc::clone(&waiters);
         let serve = move || {
-            let handler: &Handler<'_> = &|request, reply| {
-                let meter = counted.begin(request.header.opcode);
-                metrics::start_waiting();
-                let began = Instant::now();
-                span(&request).in_scope(|| dispatch.handle(&request, meter, reply));
-                let time = began.elapsed();
-                meter.times.record_time(time);
-                slow.check(&request, time);
-                profiled.record(&request, dispatch.ino(request.header.nodeid), time);
-            };
+            let handler: &Handler<'_> = &|request, reply| handling.handle(&request, reply);
             let served = match channel {
                 Channel::Device => device.serve(&workers, handler),
                 Channel::Auto | Channel::Ring => Ring::from(device).serve(&workers, handler),
             };
             waiting.end();
+            handling.wait_for_apart();
             // The thread returns nothing, and a panic is logged.
             let _ = retrying.join();
             served
@@ -230,7 +228,7 @@ impl Serving {
     /// Whether requests come through io_uring, not `/dev/fuse`, unless the kernel rejects the rings after
     /// INIT. Known after INIT.
     pub(crate) fn uses_ring(&self) -> bool {
-        self.negotiated.get().is_some_and(|negotiated| negotiated.flags.contains(InitFlags::OVER_IO_URING))
+        dispatch::uses_ring(&self.negotiated)
     }
 }
 
@@ -277,20 +275,6 @@ impl Mounted {
         });
         ended.map(|()| self.serving.counts)
     }
-}
-
-/// A span around the handling of a request. If no subscriber takes spans, this costs one comparison.
-fn span(request: &Request<'_>) -> tracing::Span {
-    let header = &request.header;
-    tracing::trace_span!(
-        target: metrics::SPANS,
-        "request",
-        otel.name = %header.opcode,
-        otel.kind = "server",
-        inode = header.nodeid.0,
-        uid = header.uid,
-        pid = header.pid,
-    )
 }
 
 fn default_workers() -> NonZeroUsize {

@@ -14,6 +14,7 @@
 //! [`crate::kernel_cache`] detects outdated ones, and `change_inodes` (`changes.rs`) then checks the caller.
 
 use host::Instant;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
@@ -31,7 +32,7 @@ use crate::access_check::AccessCheck;
 use crate::activity::Event;
 use crate::attr::{Attr, Lifetimes, NOTIFIED_LIFETIME};
 use crate::in_flight::{InFlight, Outdated, Repeats, ReplyGuard};
-use crate::kernel_cache::{KernelCache, RevisionsAsOf};
+use crate::kernel_cache::{Arrival, KernelCache, RevisionsAsOf};
 use crate::kernel_names::KernelNames;
 use crate::recent_grants::{Part, RecentGrants};
 use crate::stop::Stop;
@@ -108,6 +109,11 @@ impl Coherence {
             .into_iter()
             .find(|kind| kind.name() == name)
     }
+}
+
+thread_local! {
+    /// When the request arrived that this thread handles, if it has waited since then.
+    static ARRIVAL: Cell<Option<Arrival>> = const { Cell::new(None) };
 }
 
 /// The caches of this client and of the kernel.
@@ -266,9 +272,24 @@ impl Caches {
         }));
     }
 
-    /// The revisions that the kernel has now. Must be called before the request waits for anything.
+    /// The revisions that the kernel has now, or had at the arrival that [`Caches::handle_since`] was called
+    /// with. Must be called before the request waits for anything.
     pub(crate) fn held_by_kernel(&self) -> RevisionsAsOf<'_> {
-        self.cache.held()
+        self.cache.held_since(ARRIVAL.get())
+    }
+
+    /// The moment at which a request has arrived, for [`Caches::handle_since`].
+    pub fn arrival(&self) -> Arrival {
+        self.cache.arrival()
+    }
+
+    /// Handles a request that has waited since `arrival`. Revisions that the kernel got since then do not
+    /// count, because the kernel had checked permissions before.
+    pub fn handle_since<T>(arrival: Arrival, handle: impl FnOnce() -> T) -> T {
+        let before = ARRIVAL.replace(Some(arrival));
+        let done = handle();
+        ARRIVAL.set(before);
+        done
     }
 
     /// Whether the kernel sends FORGET for each inode that it was given.

@@ -2,7 +2,7 @@
 //! If a session takes a directory, these attributes count as those of the directory's next revision.
 //!
 //! The kernel checks permissions with the attributes that it was given. If it lets a change through, the
-//! operation compares the revision of these attributes ([`KernelCache::held`]) with the present one. So it
+//! operation compares the revision of these attributes ([`KernelCache::held_since`]) with the present one. So it
 //! detects a change that the kernel checked with outdated attributes.
 //!
 //! The kernel does not keep all attributes that it is given. If a notification about an inode, or another
@@ -164,9 +164,15 @@ impl KernelCache {
         self.shard(ino).get(&ino).filter(|inode| inode.is_certain).map(|inode| inode.access_rev)
     }
 
-    /// The revisions that the kernel has now.
-    pub(crate) fn held(&self) -> RevisionsAsOf<'_> {
-        RevisionsAsOf { cache: self, moment: self.moment.load(Ordering::Acquire) }
+    /// The moment of a request that arrives now.
+    pub(crate) fn arrival(&self) -> Arrival {
+        Arrival(self.moment.load(Ordering::Acquire))
+    }
+
+    /// The revisions that the kernel had at a moment; by default, those that it has now.
+    pub(crate) fn held_since(&self, arrival: Option<Arrival>) -> RevisionsAsOf<'_> {
+        let Arrival(moment) = arrival.unwrap_or_else(|| self.arrival());
+        RevisionsAsOf { cache: self, moment }
     }
 
     /// All inodes with their lookup counts.
@@ -200,6 +206,10 @@ impl KernelCache {
     }
 }
 
+/// When a request has arrived: a value of [`KernelCache::moment`].
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival(u64);
+
 /// The revisions that the kernel had when a request arrived. Revisions that later replies bring do not count,
 /// because the kernel had checked permissions before.
 #[derive(Clone, Copy, Debug)]
@@ -229,7 +239,7 @@ mod tests {
     fn attributes_count_after_a_take_as_before() {
         let cache = KernelCache::default();
         cache.record_sent(INO, 4, 1, Instant::now());
-        let held = cache.held();
+        let held = cache.held_since(None);
         cache.move_revision(INO, 7);
         assert_eq!(held.revision(INO), Some(4), "there was a change in between");
         cache.move_revision(INO, 5);
@@ -266,6 +276,11 @@ mod tests {
         assert_eq!(first.revision(INO), Some(1), "the same revision once more");
         cache.record_applied(INO, 2, now);
         assert_eq!((first.revision(INO), held(&cache).revision(INO)), (None, Some(2)));
+        // A request that is handled late: its arrival counts.
+        let arrival = cache.arrival();
+        cache.record_applied(INO, 3, now);
+        assert_eq!(cache.held_since(Some(arrival)).revision(INO), None);
+        assert_eq!(cache.held_since(None).revision(INO), Some(3));
     }
 
     #[test]

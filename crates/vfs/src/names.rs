@@ -273,9 +273,9 @@ impl Names {
         Ok(Make { parent, name, ino: Ino(self.inos.take()?), kind, mode, umask, uid, gid })
     }
 
-    /// Whether an inode is in the trash.
+    /// Whether an inode is in the trash, or may be, because it cannot be read.
     pub fn is_in_trash(&self, ino: Ino) -> bool {
-        self.base.meta.run(&GetInode(ino), &BY_KERNEL).is_ok_and(|inode| ops::is_in_trash(&inode))
+        self.base.meta.run(&GetInode(ino), &BY_KERNEL).map_or(true, |inode| ops::is_in_trash(&inode))
     }
 
     /// Whether an absent name can appear without a request of the kernel that names it: the name of the trash
