@@ -39,7 +39,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Working<'a>(&'a Gate);
 
-/// A request that another thread than a worker handles. It counts as a worker.
+/// A request that a thread of its own handles. It counts as a worker.
 #[derive(Debug)]
 pub(crate) struct Apart(Arc<Gate>);
 

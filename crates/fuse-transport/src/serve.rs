@@ -71,8 +71,8 @@ impl DevFuse {
         &self.control
     }
 
-    /// Starts the thread that sends notifications, with a queue of `capacity`. `list` is called when all names
-    /// are to be expired.
+    /// Starts the thread that sends notifications, with a queue of `capacity`. `list` is called when all
+    /// names, or those of one directory, are to be expired.
     ///
     /// # Errors
     /// [`Error::System`] if the thread cannot be started.

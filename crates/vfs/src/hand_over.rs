@@ -2,7 +2,8 @@
 //!
 //! The process that hands over first reduces its state in memory: it stores written data, gives back held
 //! directories, and settles operations in doubt. A [`MountState`] describes the rest: the session, open files
-//! and directories, locks, and the inodes and names that the kernel holds. The next process begins with empty caches.
+//! and directories, locks, and the inodes and names that the kernel holds. The next process begins with
+//! empty caches.
 //!
 //! Nothing that is described changes until the hand-over has succeeded or failed, because no request is
 //! handled, and the background threads have ended. Only the threads that receive changes of other clients go
