@@ -292,11 +292,10 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
         );
     let ended = ended.and(uploaded).and_then(|()| wait_uploads(&store));
     match &ended {
-        Ok(()) => entry.remove(),
+        Ok(()) => entry.end(),
         Err(error) => {
             tracing::error!("{error}");
-            entry.failure = Some(error.to_string());
-            if let Err(unwritten) = entry.write() {
+            if let Err(unwritten) = entry.write_failure(error.to_string()) {
                 tracing::error!("{unwritten}");
             }
         }
@@ -505,7 +504,7 @@ fn register(mountpoint: &Path, entry: &mut Entry) -> Result<(), CliError> {
     let metadata = fs::metadata(mountpoint).at(mountpoint.display())?;
     entry.device = metadata.dev();
     entry.mountpoint = PathBuf::from(mountpoint);
-    entry.write()
+    entry.register()
 }
 
 /// Unmounts because of a signal, even if files are open. Data that programs wrote before is stored; later

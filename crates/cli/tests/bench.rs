@@ -221,13 +221,7 @@ fn interrupted_benchmark_leaves_nothing() {
 fn statistics_socket_is_open_to_its_user_only() {
     let place = Place::formatted();
     place.mount(&[]).ok();
-    let server = place.server();
-    let entries = fs::read_dir("/run/limen").unwrap().map(|entry| entry.unwrap().path());
-    let ours = |path: &std::path::PathBuf| {
-        path.extension().is_none()
-            && fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("\"pid\": {server}")))
-    };
-    let socket = entries.filter(|path| path.is_file()).find(ours).unwrap().with_extension("sock");
+    let socket = place.socket();
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let query = || {
         let mut text = String::new();

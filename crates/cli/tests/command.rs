@@ -186,7 +186,7 @@ fn command_asks_the_mounts_of_its_url_to_commit() {
         ids: String::new(),
         failure: None,
     };
-    entry.write().unwrap();
+    entry.register().unwrap();
     let _registered = Registered(&entry);
     let listener = UnixListener::bind(entry.socket().unwrap()).unwrap();
     let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();

@@ -96,8 +96,7 @@ impl Mount {
 
     /// The socket of the process that serves the mount.
     fn socket(&self) -> PathBuf {
-        let device = fs::metadata(self.at("")).unwrap().dev();
-        Path::new("/run/limen").join(format!("{device}.sock"))
+        common::socket_of(self.session().1)
     }
 }
 

@@ -1,9 +1,13 @@
 //! Records the process of each mount on this machine.
 //!
-//! A mount has no special files in its tree. Instead, each mount writes a small JSON file outside its tree,
-//! named after the device number (`st_dev`) of the mount's files. `limen info` and `limen umount` read this
-//! file to find the volume and the process.
+//! A mount has no special files in its tree. Instead, each process that serves a mount writes a small JSON
+//! file outside the tree, named `DEVICE-PID` after the device number (`st_dev`) of the mount's files and the
+//! process. `limen info` and `limen umount` read this file to find the volume and the process.
+//!
+//! The kernel gives the device number to the next mount while the process of an unmounted one still stores
+//! data. So each process has files of its own, and no process writes or removes the files of a live one.
 
+use std::cmp::Reverse;
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Write};
@@ -44,25 +48,56 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Writes the entry. It replaces an entry that a dead mount with the same device number left.
+    /// Registers a mount. Its entry replaces those that dead processes left for the same device number.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn write(&self) -> Result<(), CliError> {
+    pub fn register(&self) -> Result<(), CliError> {
+        self.write()?;
         let directory = own_directory();
-        let path = directory.join(self.device.to_string());
-        let part = directory.join(format!("{}.{}", self.device, self.process.pid));
+        self.publish_ids(&directory).what("cannot register the mount").at(directory.display())?;
+        self.forget_predecessors();
+        Ok(())
+    }
+
+    /// Writes the entry of a registered mount again, with why its process could not store all data.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_failure(&mut self, why: String) -> Result<(), CliError> {
+        self.failure = Some(why);
+        self.write()
+    }
+
+    fn write(&self) -> Result<(), CliError> {
+        let directory = own_directory();
+        let path = directory.join(self.name());
+        let part = path.with_extension("new");
         let written = fs::create_dir_all(&directory)
             .and_then(|()| fs::write(&part, format!("{:#}\n", self.to_json())))
-            .and_then(|()| fs::rename(&part, &path))
-            .and_then(|()| self.publish_ids(&directory));
+            .and_then(|()| fs::rename(&part, &path));
         written.what("cannot register the mount").at(path.display())
+    }
+
+    fn name(&self) -> String {
+        format!("{}-{}", self.device, self.process.pid)
+    }
+
+    /// Removes the entries of dead processes that served this mount or an earlier one with its device number.
+    /// An entry that says why a mount at another place failed stays, because `limen umount` there reads it.
+    fn forget_predecessors(&self) {
+        let is_over = |other: &Entry| other.device == self.device && !other.process.is_alive();
+        let is_told = |other: &Entry| other.failure.is_none() || other.mountpoint == self.mountpoint;
+        all().iter().filter(|other| is_over(other) && is_told(other)).for_each(Entry::remove);
     }
 
     /// Writes the options that map and squash users to a file that all users can read. Other users can
     /// neither list the directory nor read the other files in it, because the umask of `limen` is 077.
+    ///
+    /// The file is named after the device number only, because other users cannot search the directory. It
+    /// stays after the mount has ended; the next mount with this device number replaces or removes it.
     fn publish_ids(&self, directory: &Path) -> io::Result<()> {
-        let path = ids_beside(&directory.join(self.device.to_string()));
+        let path = ids_of(directory, self.device);
         if self.ids.is_empty() {
             return match fs::remove_file(path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -74,25 +109,32 @@ impl Entry {
         fs::set_permissions(directory, Permissions::from_mode(0o711))
     }
 
-    /// Removes the entry if it is still this mount's.
+    /// Removes the entry, and those of dead processes that served the mount before.
+    pub fn end(&self) {
+        self.remove();
+        self.forget_predecessors();
+    }
+
+    /// Removes the files of this process.
     pub fn remove(&self) {
-        let entry_of = |path: &Path| read(path).filter(|entry| entry.process == self.process);
-        for path in directories().iter().map(|directory| directory.join(self.device.to_string())) {
-            if entry_of(&path).is_some() {
-                // An entry that stays after its process ended does no harm: the next mount with this device
-                // number replaces it.
-                let _ = fs::remove_file(socket_beside(&path));
-                let _ = fs::remove_file(ids_beside(&path));
-                let _ = fs::remove_file(path);
-            }
+        // A file that stays does no harm: the next mount with this device number removes it.
+        if let Some(path) = self.path() {
+            let _ = fs::remove_file(socket_beside(&path));
+            let _ = fs::remove_file(path);
         }
     }
 
     /// The socket at which the mount serves its statistics, in the same directory as its entry.
     pub fn socket(&self) -> Option<PathBuf> {
-        let mut paths = directories().into_iter().map(|directory| directory.join(self.device.to_string()));
-        let path = paths.find(|path| read(path).is_some_and(|entry| entry.process == self.process))?;
-        Some(socket_beside(&path))
+        self.path().map(|path| socket_beside(&path))
+    }
+
+    /// The file that holds this entry.
+    fn path(&self) -> Option<PathBuf> {
+        let names = [self.name(), self.device.to_string()];
+        let mut paths =
+            directories().into_iter().flat_map(|directory| names.each_ref().map(|name| directory.join(name)));
+        paths.find(|path| read(path).is_some_and(|entry| entry.process == self.process))
     }
 
     /// Sends a line to the socket of the mount.
@@ -155,16 +197,14 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 
 /// The live mount with this device number.
 pub fn by_device(device: u64) -> Option<Entry> {
-    let entries = directories().into_iter().filter_map(|directory| read(&directory.join(device.to_string())));
-    entries.into_iter().find(|entry| entry.process.is_alive())
+    all().into_iter().find(|entry| entry.device == device && entry.process.is_alive())
 }
 
 /// The options that map and squash users on the mount with this device number, which must be live. If root
 /// mounts, all users can read the options, but not the entry. Empty if there are none or they cannot be read.
 pub fn ids(device: u64) -> String {
-    let mut found = directories()
-        .into_iter()
-        .filter_map(|directory| paths::read_trusted(&ids_beside(&directory.join(device.to_string()))));
+    let mut found =
+        directories().into_iter().filter_map(|directory| paths::read_trusted(&ids_of(&directory, device)));
     found.next().unwrap_or_default()
 }
 
@@ -173,17 +213,26 @@ pub fn by_mountpoint(mountpoint: &Path) -> Vec<Entry> {
     all().into_iter().filter(|entry| entry.mountpoint == mountpoint).collect()
 }
 
-/// All entries of this user and of root, including those of dead processes.
+/// All entries of this user and of root, including those of dead processes; the processes that started last
+/// come first. So an unmounted mount, whose process still stores data, comes after the mount that got its
+/// device number, and a process that hands its mount over after the one that takes it.
 pub fn all() -> Vec<Entry> {
-    directories().iter().flat_map(|directory| entries_in(directory)).collect()
+    let mut all: Vec<Entry> = directories().iter().flat_map(|directory| entries_in(directory)).collect();
+    all.sort_by_key(|entry| Reverse(entry.process.started));
+    all
 }
 
-/// The entries of a directory. Files whose name is not a device number are sockets and the options of
-/// [`ids`], or were left by a process that was killed before it registered its mount.
+/// The entries of a directory. Earlier versions named an entry after its device number
+/// only.
 fn entries_in(directory: &Path) -> Vec<Entry> {
     let files = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
-    let is_entry = |name: &OsStr| name.as_bytes().iter().all(u8::is_ascii_digit);
     files.filter(|file| is_entry(&file.file_name())).filter_map(|file| read(&file.path())).collect()
+}
+
+/// Whether this is the name of an entry, and not of a socket, of the options of [`ids`], or of an entry that
+/// was not completely written.
+fn is_entry(name: &OsStr) -> bool {
+    name.as_bytes().split(|&byte| byte == b'-').all(|number| number.iter().all(u8::is_ascii_digit))
 }
 
 /// Removes the entries that dead processes left for mounts at `mountpoint`.
@@ -195,8 +244,8 @@ fn socket_beside(entry: &Path) -> PathBuf {
     entry.with_extension("sock")
 }
 
-fn ids_beside(entry: &Path) -> PathBuf {
-    entry.with_extension("ids")
+fn ids_of(directory: &Path, device: u64) -> PathBuf {
+    directory.join(format!("{device}.ids"))
 }
 
 fn read(path: &Path) -> Option<Entry> {
@@ -222,6 +271,8 @@ fn directories() -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     fn sample() -> Entry {
@@ -237,14 +288,46 @@ mod tests {
         }
     }
 
-    /// A process that was killed before the rename leaves a file with its pid in the name.
+    /// A process that was killed before the rename leaves a file with another name.
     #[test]
     fn an_entry_that_was_not_registered_is_not_found() {
-        let directory = tempfile::tempdir().unwrap();
-        for name in ["57", "57.7", "57.sock"] {
-            fs::write(directory.path().join(name), sample().to_json().to_string()).unwrap();
+        for own in ["57-7", "57"] {
+            let directory = tempfile::tempdir().unwrap();
+            for name in [own, "57-7.new", "57.7", "57-7.sock", "57.sock", "57.ids"] {
+                fs::write(directory.path().join(name), sample().to_json().to_string()).unwrap();
+            }
+            assert_eq!(entries_in(directory.path()), [sample()]);
         }
-        assert_eq!(entries_in(directory.path()), [sample()]);
+    }
+
+    /// The kernel gives the device number of an unmounted mount to the next one, while the process of the
+    /// former still stores data.
+    #[test]
+    fn processes_with_one_device_number_keep_their_own_entries() {
+        let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+        let started = vfs::process::start_time(sleeper.id()).unwrap();
+        let sleeping = Process { pid: sleeper.id(), started };
+        let device = u64::MAX - u64::from(sleeper.id());
+        let of =
+            |process, mountpoint: &str| Entry { device, process, mountpoint: mountpoint.into(), ..sample() };
+        let (mut storing, next) = (of(Process::this(), "/mnt/storing"), of(sleeping, "/mnt/next"));
+        storing.register().unwrap();
+        next.register().unwrap();
+        assert_eq!(by_device(device), Some(next.clone()));
+
+        storing.write_failure("the disk is full".into()).unwrap();
+        assert_eq!(by_device(device), Some(next.clone()));
+        assert_eq!(by_mountpoint(&storing.mountpoint), [storing.clone()]);
+        storing.end();
+        assert_eq!(by_mountpoint(&storing.mountpoint), []);
+        assert_eq!(by_device(device), Some(next.clone()));
+
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        storing.register().unwrap();
+        assert_eq!(by_mountpoint(&next.mountpoint), [], "its process has ended");
+        storing.end();
+        assert!(all().iter().all(|entry| entry.device != device));
     }
 
     #[test]

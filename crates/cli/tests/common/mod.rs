@@ -53,6 +53,13 @@ impl From<Output> for Said {
     }
 }
 
+/// The socket of the mount that this process serves.
+pub(crate) fn socket_of(pid: u32) -> PathBuf {
+    let end = format!("-{pid}.sock");
+    let mut entries = fs::read_dir("/run/limen").unwrap().map(|entry| entry.unwrap().path());
+    entries.find(|path| path.to_string_lossy().ends_with(&end)).unwrap()
+}
+
 /// Runs `limen` with these arguments and without a terminal.
 pub(crate) fn limen(args: &[&str]) -> Said {
     command(args).output().unwrap().into()
@@ -197,15 +204,16 @@ impl Place {
 
     /// The answer of the mount to a request at its socket.
     pub(crate) fn ask(&self, request: &str) -> String {
-        let server = format!("\"pid\": {}", self.server());
-        let entries = fs::read_dir("/run/limen").unwrap().map(|entry| entry.unwrap().path());
-        let mut files = entries.filter(|path| path.is_file() && path.extension().is_none());
-        let ours = files.find(|path| fs::read_to_string(path).is_ok_and(|text| text.contains(&server)));
-        let mut stream = UnixStream::connect(ours.unwrap().with_extension("sock")).unwrap();
+        let mut stream = UnixStream::connect(self.socket()).unwrap();
         stream.write_all(format!("{request}\n").as_bytes()).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         text
+    }
+
+    /// The socket at which the mount answers.
+    pub(crate) fn socket(&self) -> PathBuf {
+        socket_of(self.server())
     }
 
     /// The process ID of the mount, from the volume's only session.
