@@ -68,6 +68,13 @@ impl Notification {
         Self::new(INC_EPOCH, &[])
     }
 
+    /// The inode whose lock or pages the write of this notification may wait for.
+    pub fn node(&self) -> Option<NodeId> {
+        let is_about_node = [INVAL_INODE, INVAL_ENTRY].map(i32::to_ne_bytes);
+        let node = is_about_node.iter().any(|code| self.bytes[4..8] == *code).then(|| &self.bytes[16..24]);
+        Some(NodeId(u64::from_ne_bytes(node?.try_into().ok()?)))
+    }
+
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -108,6 +115,9 @@ mod tests {
         assert_eq!(b[24..28], 3u32.to_ne_bytes());
         assert_eq!(b[28..32], 1u32.to_ne_bytes());
         assert_eq!(&b[32..], b"abc\0");
+        assert_eq!(expire.node(), Some(NodeId(2)));
+        assert_eq!(Notification::inval_inode(NodeId(7), 0, 0).node(), Some(NodeId(7)));
+        assert_eq!(Notification::inc_epoch().node(), None);
         assert_eq!(Notification::inc_epoch().as_bytes().len(), 16);
         assert_eq!(Notification::inval_attr(NodeId(1)).as_bytes()[24..32], (-1i64).to_ne_bytes());
         assert_eq!(Notification::retrieve(Unique(9), NodeId(1), 0).as_bytes()[16..24], 9u64.to_ne_bytes());
