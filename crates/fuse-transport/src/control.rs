@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -19,7 +20,7 @@ use crate::entry::{Entries, Entry, HeldEntry};
 use crate::error::Error;
 use crate::gate::{Apart, Gate};
 use crate::reply::{Reply, Target};
-use crate::wakers::Wakers;
+use crate::wakers::{Place, Wakers};
 
 /// The devices of a mount, the entries of its rings, and the gate of its workers.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +31,9 @@ pub struct WorkerControl {
     /// The CPUs to which threads of the rings are pinned.
     pub(crate) pinned: Arc<OnceLock<Vec<usize>>>,
     pub(crate) gate: Arc<Gate>,
+    mountpoint: Arc<OnceLock<PathBuf>>,
+    /// The threads that [`Self::fetch_waiting`] uses, from its first call on; `None` if they cannot be started.
+    fetchers: Arc<OnceLock<Option<Wakers>>>,
 }
 
 /// The entries of one queue of the kernel.
@@ -52,6 +56,36 @@ pub struct Unanswered {
 impl WorkerControl {
     pub(crate) fn new(devices: Vec<Arc<Device>>) -> Self {
         WorkerControl { devices: Arc::new(Mutex::new(devices)), ..WorkerControl::default() }
+    }
+
+    /// Tells where the file system is mounted.
+    pub fn set_mountpoint(&self, mountpoint: &Path) {
+        // It is set once for each mount.
+        let _ = self.mountpoint.set(mountpoint.to_owned());
+    }
+
+    /// Makes the kernel fetch the requests that wait in the queue of a CPU although a ring has an entry for them:
+    /// another request that is sent from this CPU gets that entry, and its commit fetches the next one.
+    pub(crate) fn fetch_waiting(&self, cpu: usize) {
+        // Before the file system is attached, no program sends a request.
+        let Some(mountpoint) = self.mountpoint.get() else { return };
+        let fetchers = self.fetchers.get_or_init(|| {
+            Wakers::start(Place::Path(mountpoint.clone()))
+                .inspect_err(
+                    |error| tracing::warn!(%error, "cannot start the thread that fetches waiting requests"),
+                )
+                .ok()
+        });
+        if let Some(fetchers) = fetchers
+            && !fetchers.wake(cpu)
+        {
+            tracing::warn!(cpu, "too many threads fetch waiting requests");
+        }
+    }
+
+    /// Whether [`Self::fetch_waiting`] caused this request.
+    pub(crate) fn is_fetching(&self, request: &[u8]) -> bool {
+        matches!(self.fetchers.get(), Some(Some(fetchers)) if fetchers.have_sent(request))
     }
 
     /// Lets the workers end the requests that they are handling, and pauses them. Waits for at most
@@ -93,7 +127,7 @@ impl WorkerControl {
     fn pause_rings(&self, root: OwnedFd, timeout: Duration) -> Result<bool, Error> {
         let failed = |e| Error::system("pause the workers of the rings", e);
         self.require_same_cpus().map_err(failed)?;
-        let wakers = Wakers::start(root).map_err(failed)?;
+        let wakers = Wakers::start(Place::Descriptor(root)).map_err(failed)?;
         let sent = RefCell::new(BTreeMap::new());
         let wake = || {
             for (queue, QueueCount { all, waiting }) in self.count_pinned() {

@@ -16,7 +16,7 @@ use crate::gate::Gate;
 use crate::handler::{Handler, Workers, answer};
 use crate::idle_class::{IdleClass, reset};
 use crate::reply::Target;
-use crate::uring::{Event, Ring as ThreadRing, is_wake_up};
+use crate::uring::{Event, Left, Ring as ThreadRing, is_wake_up};
 
 /// The work of one thread.
 pub(crate) struct RingWorker {
@@ -24,6 +24,7 @@ pub(crate) struct RingWorker {
     /// The CPU to pin the thread to. `None` if this process cannot run on the CPU of the queue: then no request of this
     /// process can wake the thread.
     cpu: Option<usize>,
+    control: WorkerControl,
     /// The watcher of the pinned threads, and the index of this one among them.
     idle_class: Option<(Arc<IdleClass>, usize)>,
 }
@@ -77,12 +78,17 @@ impl RingWorker {
                     }
                     match entry.open(&mut scratch) {
                         (unique, _) if is_wake_up(unique) => entry.answer(unique, Ok(&[])),
+                        (unique, bytes) if self.control.is_fetching(bytes) => {
+                            entry.answer(unique, Err(::types::Errno::EAGAIN));
+                        }
                         (unique, bytes) => {
                             answer(&Target::Ring(Arc::clone(&entry)), Some(unique), bytes, handler);
                         }
                     }
-                    if !self.ring.leave(&entry).map_err(failed)? {
-                        self.ring.commit(&entry).map_err(failed)?;
+                    match (self.ring.leave(&entry).map_err(failed)?, self.cpu) {
+                        (Left::Answered, _) => self.ring.commit(&entry).map_err(failed)?,
+                        (Left::MustFetch, Some(cpu)) => self.control.fetch_waiting(cpu),
+                        (Left::MustFetch, None) | (Left::Waits, _) => {}
                     }
                 }
                 Event::Deferred => {
@@ -132,7 +138,7 @@ pub(crate) fn ring_workers(
         let (threads, pinned) = if is_ours(cpu) { (threads, Some(cpu)) } else { (1, None) };
         for _ in 0..threads {
             let ring = ThreadRing::new(Arc::clone(device), cpu as u16, payload_bytes, &control.entries)?;
-            ring_workers.push(RingWorker { ring, cpu: pinned, idle_class: None });
+            ring_workers.push(RingWorker { ring, cpu: pinned, control: control.clone(), idle_class: None });
         }
     }
     for entry in held {

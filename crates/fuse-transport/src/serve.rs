@@ -18,9 +18,10 @@ use crate::control::WorkerControl;
 use crate::device::{Device, Event};
 use crate::entry::HeldEntry;
 use crate::error::Error;
+use crate::expiry::ListNames;
 use crate::gate::Gate;
 use crate::handler::{Handler, Transport, Workers, answer};
-use crate::notifier::{ListNames, Notifier};
+use crate::notifier::Notifier;
 use crate::reply::Target;
 use crate::ring_worker::{RingWorker, ring_workers};
 

@@ -94,6 +94,17 @@ pub(crate) enum Event {
     Returned(Errno),
 }
 
+/// The result of [`Ring::leave`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// The reply was already given. The entry must be committed.
+    Answered,
+    /// The request waits for its reply.
+    Waits,
+    /// As [`Left::Waits`]; and other requests may wait until a request that is sent from this CPU is answered.
+    MustFetch,
+}
+
 impl Ring {
     /// Creates a ring for one queue of the kernel, without an entry.
     ///
@@ -210,33 +221,32 @@ impl Ring {
     }
 
     /// Leaves an entry to the thread that holds its reply. If the kernel then holds no entry of this ring,
-    /// lends it a new one, up to [`MAX_ENTRIES`]. Returns false if the reply was already given.
+    /// lends it a new one, up to [`MAX_ENTRIES`].
     ///
     /// Without an entry the kernel could not send requests to this thread while the reply is
-    /// outstanding, because each request needs an entry. The number of requests that wait for a lock is not
-    /// bounded by the number of threads.
+    /// outstanding, because each request needs an entry. The number of requests that wait for a lock or
+    /// another mount is not bounded by the number of threads.
     ///
     /// A request that arrived while the queue had no entry waits for the next commit; the kernel does not
     /// give it to a newly registered entry (`fuse_uring_do_register`). So a RETRIEVE notification makes the
     /// kernel send a request on this CPU's queue, and the commit of that request fetches the waiting one. The
-    /// kernel does this only for regular files, on which programs usually lock; for other files, the next
-    /// commit fetches the waiting request.
-    pub(crate) fn leave(&mut self, entry: &Arc<Entry>) -> io::Result<bool> {
+    /// kernel does this only for regular files, on which programs usually lock. For other files,
+    /// [`Left::MustFetch`] is returned.
+    pub(crate) fn leave(&mut self, entry: &Arc<Entry>) -> io::Result<Left> {
         if !entry.leave() {
-            return Ok(false);
+            return Ok(Left::Answered);
         }
         self.listen()?;
-        if self.lent == 0 && self.entries.len() < MAX_ENTRIES {
-            self.add()?;
-            self.lend()?;
-            if let Err(error) = self
-                .device
-                .write(&[IoSlice::new(Notification::retrieve(next_wake_up(), entry.node(), 0).as_bytes())])
-            {
-                tracing::debug!(%error, "the kernel rejected the RETRIEVE that fetches waiting requests");
-            }
+        if self.lent > 0 || self.entries.len() >= MAX_ENTRIES {
+            return Ok(Left::Waits);
         }
-        Ok(true)
+        self.add()?;
+        self.lend()?;
+        let retrieve = Notification::retrieve(next_wake_up(), entry.node(), 0);
+        match self.device.write(&[IoSlice::new(retrieve.as_bytes())]) {
+            Ok(_) => Ok(Left::Waits),
+            Err(_) => Ok(Left::MustFetch),
+        }
     }
 
     /// The entries whose replies other threads have given since the last call.

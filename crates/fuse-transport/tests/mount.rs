@@ -38,6 +38,8 @@ struct Tiny {
     over_ring: AtomicUsize,
     /// The requests that wait for a lock.
     waiting: Mutex<Vec<Reply>>,
+    /// The lookups of `late...`.
+    late: Mutex<Vec<Reply>>,
     /// Whether a lookup of `slow` has begun, and whether it may end.
     slow_begun: AtomicBool,
     slow_may_end: AtomicBool,
@@ -61,6 +63,7 @@ impl Tiny {
                     (VOLUME, b"hello") => FILE,
                     (_, b"boom") => panic!("requested by the test"),
                     (_, b"lost") => return drop(reply),
+                    (_, name) if name.starts_with(b"late") => return self.late.lock().unwrap().push(reply),
                     (_, b"slow") => {
                         self.slow_begun.store(true, Ordering::SeqCst);
                         // The wait is bounded, so that the test fails rather than hangs.
@@ -189,7 +192,8 @@ impl Served {
             let names = [(VOLUME, &b"hello"[..], 100), (NodeId::ROOT, b"volume", 1)];
             Box::new(names.into_iter().map(expire)) as Box<dyn Iterator<Item = Notifications> + Send>
         };
-        let notifier = device.notifier(NonZeroUsize::new(8).unwrap(), Box::new(list)).unwrap();
+        let notifier = device.notifier(NonZeroUsize::new(1024).unwrap(), Box::new(list)).unwrap();
+        device.control().set_mountpoint(mountpoint);
         let tiny = Arc::new(Tiny::default());
         let fs = Arc::clone(&tiny);
         let server = thread::spawn(move || match over {
@@ -383,6 +387,57 @@ fn request_that_hangs_does_not_delay_the_expiry_of_names_in_other_directories() 
 }
 
 #[test]
+fn request_that_hangs_does_not_delay_notifications_about_other_directories() {
+    for over in transports() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut served, notifier) = Served::start(over, dir.path(), None);
+        let volume = dir.path().join("volume");
+        fs::metadata(volume.join("hello")).unwrap();
+        let slow = volume.join("slow");
+        let slow = thread::spawn(move || fs::metadata(slow));
+        let deadline = Instant::now() + TIMEOUT;
+        let is_early = || {
+            thread::sleep(Duration::from_millis(1));
+            Instant::now() < deadline
+        };
+        while !served.tiny.slow_begun.load(Ordering::SeqCst) {
+            assert!(is_early());
+        }
+        // More than there are threads.
+        for _ in 0..200 {
+            notifier.send(Notification::expire_entry(VOLUME, b"hello")).unwrap();
+        }
+        let (call, called) = std::sync::mpsc::channel();
+        notifier.send_and_call(Notification::inval_inode(VOLUME, 0, 0), move || call.send(()).unwrap());
+        let lookups = || served.tiny.lookups.load(Ordering::Relaxed);
+        let mut known = lookups();
+        fs::metadata(&volume).unwrap();
+        assert_eq!(lookups(), known);
+        for _ in 0..3 {
+            notifier.send(Notification::expire_entry(NodeId::ROOT, b"volume")).unwrap();
+            while lookups() == known {
+                assert!(is_early(), "{over:?}: the name of the directory is not looked up again");
+                fs::metadata(&volume).unwrap();
+            }
+            known = lookups();
+        }
+        assert!(!slow.is_finished());
+        assert!(!notifier.flush(Duration::from_millis(100)), "some notifications are not written");
+        called.try_recv().unwrap_err();
+        served.tiny.slow_may_end.store(true, Ordering::SeqCst);
+        slow.join().unwrap().unwrap();
+        assert!(notifier.flush(TIMEOUT));
+        called.recv_timeout(TIMEOUT).unwrap();
+        let known = lookups();
+        fs::metadata(volume.join("hello")).unwrap();
+        assert_eq!(lookups(), known + 1, "its name has expired");
+        drop(notifier);
+        served.unmount();
+        served.ends();
+    }
+}
+
+#[test]
 fn longest_negotiated_write_arrives_whole() {
     for over in transports() {
         let dir = tempfile::tempdir().unwrap();
@@ -564,23 +619,68 @@ fn replies_can_come_late_from_other_threads_or_after_an_interrupt() {
     }
 }
 
+/// A request that waits in a queue of the kernel must be fetched although no other request is answered.
+#[test]
+fn lookups_arrive_while_others_wait_for_late_replies() {
+    const WAITERS: usize = 40;
+    for over in transports() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
+        let tiny = Arc::clone(&served.tiny);
+        let late = || tiny.late.lock().unwrap();
+        for round in 0..20 {
+            let mount = &mut served.mount;
+            thread::scope(|scope| {
+                for waiter in 0..WAITERS {
+                    let path = dir.path().join(format!("late-{round}-{waiter}"));
+                    scope.spawn(move || assert!(is_missing(&path)));
+                }
+                let deadline = Instant::now() + TIMEOUT;
+                while late().len() < WAITERS && Instant::now() < deadline {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                let waiting = std::mem::take(&mut *late());
+                let arrived = waiting.len();
+                waiting.into_iter().for_each(|reply| reply.error(Errno::ENOENT));
+                if arrived < WAITERS {
+                    // The threads that hang get an error.
+                    let _ = mount.unmount(UnmountMode::Force);
+                }
+                assert_eq!(arrived, WAITERS, "{over:?}");
+            });
+        }
+        served.unmount();
+        served.ends();
+    }
+}
+
+fn is_missing(path: &Path) -> bool {
+    fs::metadata(path).is_err_and(|error| error.raw_os_error() == Some(Errno::ENOENT.raw()))
+}
+
 /// If replies come late, the ring causes requests of its own, several at a time on one queue. No other
 /// request may be lost, or get the reply to another request.
 #[test]
 fn many_late_replies_lose_no_other_request() {
     const WAITS: usize = 400;
-    for over in transports() {
+    // Waiting requests are fetched in different ways for files and directories.
+    let with_each = |over| [(over, "locks of a file"), (over, "lookups in a directory")];
+    for (over, waits) in transports().into_iter().flat_map(with_each) {
         let dir = tempfile::tempdir().unwrap();
         let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
         let hello = dir.path().join("hello");
         let (ended, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         let waiters = 6;
         thread::scope(|scope| {
-            for _ in 0..waiters {
-                scope.spawn(|| {
-                    for _ in 0..WAITS {
-                        let file = File::open(&hello).unwrap();
-                        if file.lock().is_err() {
+            for waiter in 0..waiters {
+                let (hello, ended) = (&hello, &ended);
+                scope.spawn(move || {
+                    for at in 0..WAITS {
+                        let is_answered = match waits {
+                            "locks of a file" => File::open(&hello).unwrap().lock().is_ok(),
+                            _ => is_missing(&hello.with_file_name(format!("late-{waiter}-{at}"))),
+                        };
+                        if !is_answered {
                             return;
                         }
                     }
@@ -594,8 +694,7 @@ fn many_late_replies_lose_no_other_request() {
                         if is_over.load(Ordering::SeqCst) {
                             break;
                         }
-                        let missing = fs::metadata(hello.with_file_name(format!("no-{thread}-{at}")));
-                        if missing.unwrap_err().raw_os_error() != Some(Errno::ENOENT.raw()) {
+                        if !is_missing(&hello.with_file_name(format!("no-{thread}-{at}"))) {
                             break;
                         }
                     }
@@ -603,8 +702,9 @@ fn many_late_replies_lose_no_other_request() {
             }
             let deadline = Instant::now() + TIMEOUT;
             while ended.load(Ordering::SeqCst) < waiters && Instant::now() < deadline {
-                let late: Vec<_> = std::mem::take(&mut *served.tiny.waiting.lock().unwrap());
-                late.into_iter().for_each(|reply| reply.ok(&[]));
+                let late = |waiting: &Mutex<Vec<Reply>>| std::mem::take(&mut *waiting.lock().unwrap());
+                late(&served.tiny.waiting).into_iter().for_each(|reply| reply.ok(&[]));
+                late(&served.tiny.late).into_iter().for_each(|reply| reply.error(Errno::ENOENT));
                 thread::sleep(Duration::from_micros(200));
             }
             is_over.store(true, Ordering::SeqCst);
@@ -613,7 +713,7 @@ fn many_late_replies_lose_no_other_request() {
                 let _ = served.mount.unmount(UnmountMode::Force);
             }
         });
-        assert_eq!(ended.into_inner(), waiters, "{over:?}: requests were lost");
+        assert_eq!(ended.into_inner(), waiters, "{over:?}, {waits}: requests were lost");
         served.unmount();
         served.ends();
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fuse_proto::{
-    Body, CopyRange, DirBuffer, Entry, Fh, InitConfig, InitFlags, InitOut, LockRequest, NodeId, OpenFlags,
-    Operation, Read, Request,
+    Body, CopyRange, DirBuffer, Entry, Fh, InitConfig, InitOut, LockRequest, NodeId, OpenFlags, Operation,
+    Read, Request,
 };
 use fuse_transport::Reply;
 use rustix::fs::OFlags;
@@ -471,11 +471,6 @@ impl Dispatch {
         }
     }
 
-    /// Whether requests come through io_uring.
-    pub(crate) fn uses_ring(&self) -> bool {
-        uses_ring(&self.negotiated)
-    }
-
     pub(crate) fn init_config(&self) -> InitConfig {
         // If all callers are squashed, the kernel must not get the ACLs, because it would check callers by
         // their own ids.
@@ -527,11 +522,6 @@ fn is_reply_cached(operation: &Operation<'_>) -> bool {
             | Operation::ReadDirPlus(_)
             | Operation::GetXattr { .. }
     )
-}
-
-/// Whether requests come through io_uring, according to the result of INIT.
-pub(crate) fn uses_ring(negotiated: &OnceLock<InitOut>) -> bool {
-    negotiated.get().is_some_and(|negotiated| negotiated.flags.contains(InitFlags::OVER_IO_URING))
 }
 
 /// How long the kernel may cache a reply. Without a guard it is [`Lifetimes::NONE`], because no invalidation

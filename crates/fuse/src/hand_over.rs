@@ -311,6 +311,7 @@ impl TakenOver {
         vfs.continue_session()
             .map_err(|source| Error::System { what: "start a thread of the session".into(), source })?;
         server.dispatch.waiters.restore(waiters, server.control());
+        server.control().set_mountpoint(&mountpoint);
         let serving = server.start(&options)?;
         if !has_stream {
             // The kernel may have cached records that other clients have changed meanwhile.

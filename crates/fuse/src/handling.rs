@@ -5,9 +5,6 @@
 //! threads that serve requests waited, a few programs that use the directory would stop all programs that use
 //! this mount. So a serving thread gives up a request that would wait, and a new thread handles it from the
 //! beginning.
-//!
-//! Over io_uring, requests still wait on the serving threads. There, a request that finds no free entry is
-//! fetched only when another request on the same CPU is answered, so it would wait too (`Ring::leave`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,9 +41,8 @@ impl Handling {
     pub(crate) fn handle(self: &Arc<Self>, request: &Request<'_>, reply: Reply) {
         let (meter, began) = (self.counts.begin(request.header.opcode), Instant::now());
         let arrival = self.dispatch.vfs.caches.arrival();
-        let may_wait = self.dispatch.uses_ring()
-            || !can_begin_again(&request.operation)
-            || self.apart.load(Ordering::Acquire) >= MAX_APART;
+        let may_wait =
+            !can_begin_again(&request.operation) || self.apart.load(Ordering::Acquire) >= MAX_APART;
         let Some(reply) = self.run(request, meter, reply, may_wait) else {
             return self.measure(request, meter, began.elapsed());
         };

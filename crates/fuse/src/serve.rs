@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fuse_proto::InitOut;
+use fuse_proto::{InitFlags, InitOut};
 use fuse_transport::{
     DevFuse, Error, Handler, Mount, MountOptions, Notifier, Ring, RootPlacement, Transport, UnmountMode,
     WorkerControl, Workers, enable_ring,
@@ -17,7 +17,7 @@ use vfs::{AtimeMode, Vfs};
 
 use crate::callers::Callers;
 use crate::counts::RequestCounts;
-use crate::dispatch::{self, Dispatch};
+use crate::dispatch::Dispatch;
 use crate::handling::Handling;
 use crate::init::MAX_WRITE_BYTES;
 use crate::kernel::{self, KernelCaches};
@@ -107,6 +107,7 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     let server = Server::new(vfs, device, root, direct, None)?;
     let serving = server.start(options)?;
     mount.attach()?;
+    serving.control.set_mountpoint(mount.mountpoint());
     if let Err(error) = mount.set_read_ahead(READ_AHEAD_BYTES) {
         tracing::debug!(%error, "cannot set the kernel's readahead; it keeps its default");
     }
@@ -228,7 +229,8 @@ impl Serving {
     /// Whether requests come through io_uring, not `/dev/fuse`, unless the kernel rejects the rings after
     /// INIT. Known after INIT.
     pub(crate) fn uses_ring(&self) -> bool {
-        dispatch::uses_ring(&self.negotiated)
+        let negotiated = self.negotiated.get();
+        negotiated.is_some_and(|negotiated| negotiated.flags.contains(InitFlags::OVER_IO_URING))
     }
 }
 
