@@ -4,10 +4,11 @@
 //! never followed. So only directories in the tree are opened, even if other processes rename files
 //! meanwhile. If a directory is moved out of the tree after it was opened, it is still emptied.
 //!
-//! A directory is read one buffer at a time. The threads share the entries of a buffer. When all of these
-//! were handled, the next buffer is read. So memory use depends neither on the number of files nor on the
-//! size of a directory. The number of open descriptors grows only with the depth of the tree and the number
-//! of threads.
+//! A directory is read one buffer at a time. One thread removes the files of a buffer, because the kernel
+//! removes only one name of a directory at a time (`do_unlinkat` locks it); other threads work in other
+//! directories. When all entries of a buffer were handled, the next buffer is read. So memory use depends
+//! neither on the number of files nor on the size of a directory. The number of open descriptors grows only
+//! with the depth of the tree and the number of threads.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::mem::MaybeUninit;
@@ -27,8 +28,6 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use crate::error::{CliError, ErrorAt};
 use crate::pool::{self, Queue};
 
-/// Names per task.
-const BATCH: usize = 64;
 /// The buffer of getdents(2): about 2,000 entries.
 const BUFFER_BYTES: usize = 64 << 10;
 /// If a directory is not empty after its entries were removed, it is read again, at most this many times.
@@ -106,7 +105,7 @@ pub fn remove_by(
         failed: AtomicU64::new(0),
         failures: Mutex::default(),
     };
-    pool::run(threads, vec![Task::Unlink(base, vec![name])], |queue, task| walk.step(queue, task));
+    pool::run(threads, vec![Task::Unlink(base, name)], |queue, task| walk.step(queue, task));
     Ok(Removed {
         files: walk.files.into_inner(),
         directories: walk.directories.into_inner(),
@@ -133,8 +132,8 @@ struct Dir {
 enum Task {
     /// Reads the next buffer of a directory.
     Read(Arc<Dir>),
-    /// Removes entries that are not known to be directories.
-    Unlink(Arc<Dir>, Vec<CString>),
+    /// Removes an entry that is not known to be a directory.
+    Unlink(Arc<Dir>, CString),
 }
 
 impl Dir {
@@ -177,13 +176,19 @@ impl Walk<'_> {
         }
         match task {
             Task::Read(dir) => self.read(queue, &dir),
-            Task::Unlink(dir, names) => {
-                for name in names {
-                    self.unlink(queue, &dir, name);
-                }
-                self.done(queue, &dir);
-            }
+            Task::Unlink(dir, name) => self.unlink_all(queue, &dir, [name]),
         }
+    }
+
+    /// Removes entries that are not known to be directories, and ends the task.
+    fn unlink_all(&self, queue: &Queue<Task>, dir: &Arc<Dir>, names: impl IntoIterator<Item = CString>) {
+        for name in names {
+            if (self.stop)() {
+                return;
+            }
+            self.unlink(queue, dir, name);
+        }
+        self.done(queue, dir);
     }
 
     fn unlink(&self, queue: &Queue<Task>, dir: &Arc<Dir>, name: CString) {
@@ -219,16 +224,11 @@ impl Walk<'_> {
                 let (directories, files): (Vec<_>, Vec<_>) =
                     entries.into_iter().partition(|(_, kind)| *kind == FileType::Directory);
                 // The 1 stands for this task.
-                dir.pending.store(1 + directories.len() + files.len().div_ceil(BATCH), Ordering::Release);
+                dir.pending.store(1 + directories.len(), Ordering::Release);
                 for (name, _) in directories {
                     queue.push(Task::Read(Arc::new(Dir::new(Some(Arc::clone(dir)), name))));
                 }
-                let mut files = files.into_iter().map(|(name, _)| name).peekable();
-                while files.peek().is_some() {
-                    let batch = files.by_ref().take(BATCH).collect();
-                    queue.push(Task::Unlink(Arc::clone(dir), batch));
-                }
-                self.done(queue, dir);
+                self.unlink_all(queue, dir, files.into_iter().map(|(name, _)| name));
             }
             // A directory that cannot be read may be empty, and rmdir(2) needs no read permission.
             Ok(None) | Err(Errno::ACCESS) => self.finish(queue, dir, parent),

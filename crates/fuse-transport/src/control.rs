@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -31,6 +32,8 @@ pub struct WorkerControl {
     /// The CPUs to which threads of the rings are pinned.
     pub(crate) pinned: Arc<OnceLock<Vec<usize>>>,
     pub(crate) gate: Arc<Gate>,
+    /// Whether the file system was unmounted or aborted. Only threads of the rings notice it here.
+    have_ended: Arc<AtomicBool>,
     mountpoint: Arc<OnceLock<PathBuf>>,
     /// The threads that [`Self::fetch_waiting`] uses, from its first call on; `None` if they cannot be started.
     fetchers: Arc<OnceLock<Option<Wakers>>>,
@@ -65,22 +68,39 @@ impl WorkerControl {
     }
 
     /// Makes the kernel fetch the requests that wait in the queue of a CPU although a ring has an entry for them:
-    /// another request that is sent from this CPU gets that entry, and its commit fetches the next one.
+    /// another request that is sent from this CPU gets that entry, and its commit fetches the next one. If the file
+    /// system is not mounted at its mount point any more, the requests wait for the next commit.
     pub(crate) fn fetch_waiting(&self, cpu: usize) {
-        // Before the file system is attached, no program sends a request.
-        let Some(mountpoint) = self.mountpoint.get() else { return };
+        let control = self.clone();
+        let wake = move || {
+            if let Some(fetchers) = control.fetchers()
+                && !fetchers.wake(cpu)
+            {
+                tracing::warn!(cpu, "too many threads fetch waiting requests");
+            }
+        };
+        match self.fetchers.get() {
+            Some(_) => wake(),
+            // The calling thread serves requests, so it does not wait for the start.
+            None => {
+                if let Err(error) = host::spawn("limen-wake", wake) {
+                    tracing::warn!(%error, "cannot start the thread that fetches waiting requests");
+                }
+            }
+        }
+    }
+
+    fn fetchers(&self) -> Option<&Wakers> {
+        let mountpoint = self.mountpoint.get()?;
+        let start = || Wakers::start(Place::Path(mountpoint.clone()));
         let fetchers = self.fetchers.get_or_init(|| {
-            Wakers::start(Place::Path(mountpoint.clone()))
+            start()
                 .inspect_err(
                     |error| tracing::warn!(%error, "cannot start the thread that fetches waiting requests"),
                 )
                 .ok()
         });
-        if let Some(fetchers) = fetchers
-            && !fetchers.wake(cpu)
-        {
-            tracing::warn!(cpu, "too many threads fetch waiting requests");
-        }
+        fetchers.as_ref()
     }
 
     /// Whether [`Self::fetch_waiting`] caused this request.
@@ -164,6 +184,17 @@ impl WorkerControl {
                 "this process may not run on CPU {cpu}, or CPU {cpu} came online or went offline since the mount began"
             ))),
         }
+    }
+
+    /// Ends the threads of the rings, because the file system was unmounted or aborted.
+    pub(crate) fn end_rings(&self) {
+        if !self.have_ended.swap(true, Ordering::AcqRel) {
+            self.wake_rings();
+        }
+    }
+
+    pub(crate) fn have_rings_ended(&self) -> bool {
+        self.have_ended.load(Ordering::Acquire)
     }
 
     /// Makes the threads of the rings look for requests that they have kept.

@@ -200,6 +200,11 @@ impl Entry {
         matches!(*lock(&self.state), State::Kernel)
     }
 
+    /// Whether the thread of the ring waits for the reply.
+    pub(crate) fn is_left(&self) -> bool {
+        matches!(*lock(&self.state), State::Open { left: true, .. })
+    }
+
     /// Wakes the thread of the ring.
     pub(crate) fn wake_thread(&self) {
         self.deferred.wake();

@@ -4,6 +4,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use fuse_proto::NodeId;
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
 
@@ -16,7 +17,7 @@ use crate::gate::Gate;
 use crate::handler::{Handler, Workers, answer};
 use crate::idle_class::{IdleClass, reset};
 use crate::reply::Target;
-use crate::uring::{Event, Left, Ring as ThreadRing, is_wake_up};
+use crate::uring::{Event, Left, MAX_THREADS, Ring as ThreadRing, is_wake_up};
 
 /// The work of one thread.
 pub(crate) struct RingWorker {
@@ -25,6 +26,10 @@ pub(crate) struct RingWorker {
     /// process can wake the thread.
     cpu: Option<usize>,
     control: WorkerControl,
+    /// How many threads of the queue must not wait for replies.
+    threads: usize,
+    /// If the thread was started because another one waits for a reply: the inode of that request.
+    started_for: Option<NodeId>,
     /// The watcher of the pinned threads, and the index of this one among them.
     idle_class: Option<(Arc<IdleClass>, usize)>,
 }
@@ -41,7 +46,14 @@ impl RingWorker {
     ///
     /// While the gate is closed, the thread handles no request. It keeps the requests that it receives, and waits when
     /// the kernel holds none of its entries.
-    pub(crate) fn work(mut self, handler: &Handler<'_>, gate: &Gate) -> Result<bool, Error> {
+    ///
+    /// `start` starts a thread for another worker.
+    pub(crate) fn work(
+        mut self,
+        handler: &Handler<'_>,
+        gate: &Gate,
+        start: &dyn Fn(RingWorker) -> io::Result<()>,
+    ) -> Result<bool, Error> {
         let failed = |e| Error::system("use io_uring", e);
         if let Some(Err(error)) = self.cpu.map(pin) {
             tracing::warn!(cpu = self.cpu, %error, "cannot pin a worker");
@@ -52,12 +64,19 @@ impl RingWorker {
             None => gate.wait_open(),
         };
         pass();
-        let mut counted = self.idle_class.as_ref().map(|(idle_class, index)| idle_class.count(*index));
+        let idle_class = self.idle_class.take();
+        let mut counted = idle_class.as_ref().map(|(idle_class, index)| idle_class.count(*index));
         let mut scratch = Scratch::new();
         // Whether the kernel has accepted an entry of the ring.
-        let mut served = self.ring.has_adopted();
+        let mut served = self.ring.has_adopted() || self.started_for.is_some();
         self.ring.begin().map_err(failed)?;
+        if let Some(node) = self.started_for {
+            self.fetch_waiting(node);
+        }
         loop {
+            if self.ring.are_all_returned() && self.control.have_rings_ended() {
+                return Ok(true);
+            }
             let is_closed = gate.is_closed();
             if is_closed && self.ring.are_all_returned() {
                 pass();
@@ -85,10 +104,10 @@ impl RingWorker {
                             answer(&Target::Ring(Arc::clone(&entry)), Some(unique), bytes, handler);
                         }
                     }
-                    match (self.ring.leave(&entry).map_err(failed)?, self.cpu) {
-                        (Left::Answered, _) => self.ring.commit(&entry).map_err(failed)?,
-                        (Left::MustFetch, Some(cpu)) => self.control.fetch_waiting(cpu),
-                        (Left::MustFetch, None) | (Left::Waits, _) => {}
+                    match self.ring.leave(&entry, self.threads).map_err(failed)? {
+                        Left::Answered => self.ring.commit(&entry).map_err(failed)?,
+                        Left::Waits => {}
+                        Left::TooManyWait => self.replace(entry.node(), start).map_err(failed)?,
                     }
                 }
                 Event::Deferred => {
@@ -97,6 +116,8 @@ impl RingWorker {
                     }
                 }
                 Event::Returned(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => {
+                    // The kernel does not tell this to threads whose entries wait for replies.
+                    self.control.end_rings();
                     if self.ring.are_all_returned() {
                         return Ok(true);
                     }
@@ -110,6 +131,33 @@ impl RingWorker {
                     return Ok(false);
                 }
             }
+        }
+    }
+}
+
+impl RingWorker {
+    /// Starts another thread of the queue, because this one waits for the reply to a request about `node`.
+    ///
+    /// The number of requests that wait for a lock or another mount is not bounded by the number of threads.
+    fn replace(&mut self, node: NodeId, start: &dyn Fn(RingWorker) -> io::Result<()>) -> io::Result<()> {
+        let (cpu, control, threads) = (self.cpu, self.control.clone(), self.threads);
+        let started_for = Some(node);
+        let worker = |ring| RingWorker { ring, cpu, control, threads, started_for, idle_class: None };
+        if let Err(error) = self.ring.another().map(worker).and_then(start) {
+            tracing::debug!(%error, "cannot start another thread of a ring; this one gets another entry");
+            self.ring.lend_another()?;
+            self.fetch_waiting(node);
+        }
+        Ok(())
+    }
+
+    /// Makes the kernel fetch the requests that wait although the queue has an entry now. If this process
+    /// cannot run on the CPU of the queue, they may wait until the next reply there.
+    fn fetch_waiting(&self, node: NodeId) {
+        if !self.ring.fetch_waiting(node)
+            && let Some(cpu) = self.cpu
+        {
+            self.control.fetch_waiting(cpu);
         }
     }
 }
@@ -134,17 +182,35 @@ pub(crate) fn ring_workers(
     let threads = workers.threads.get().div_ceil(usable.get());
     let payload_bytes = (workers.max_write_bytes as usize).max(MIN_PAYLOAD_BYTES);
     let mut ring_workers = Vec::new();
+    let new_worker = |cpu: usize| {
+        let (threads, cpu_to_pin) = if is_ours(cpu) { (threads, Some(cpu)) } else { (1, None) };
+        Ok::<_, io::Error>(RingWorker {
+            ring: ThreadRing::new(Arc::clone(device), cpu as u16, payload_bytes, &control.entries)?,
+            cpu: cpu_to_pin,
+            control: control.clone(),
+            threads,
+            started_for: None,
+            idle_class: None,
+        })
+    };
     for cpu in 0..queues {
-        let (threads, pinned) = if is_ours(cpu) { (threads, Some(cpu)) } else { (1, None) };
-        for _ in 0..threads {
-            let ring = ThreadRing::new(Arc::clone(device), cpu as u16, payload_bytes, &control.entries)?;
-            ring_workers.push(RingWorker { ring, cpu: pinned, control: control.clone(), idle_class: None });
-        }
+        let first = new_worker(cpu)?;
+        let more = (1..first.threads).map(|_| new_worker(cpu)).collect::<Result<Vec<_>, _>>()?;
+        ring_workers.push(first);
+        ring_workers.extend(more);
     }
     for entry in held {
-        let of_queue = ring_workers.iter_mut().filter(|worker| worker.ring.queue() == entry.queue);
-        let worker = of_queue.min_by_key(|worker| worker.ring.len()).ok_or(io::ErrorKind::InvalidInput)?;
-        worker.ring.adopt(entry)?;
+        let of_queue = |worker: &&mut RingWorker| worker.ring.queue() == entry.queue;
+        let count = ring_workers.iter_mut().filter(of_queue).count();
+        let least = ring_workers.iter_mut().filter(of_queue).min_by_key(|worker| worker.ring.len());
+        let least = least.ok_or(io::ErrorKind::InvalidInput)?;
+        if least.ring.len() == 0 || count >= MAX_THREADS {
+            least.ring.adopt(entry)?;
+        } else {
+            let mut worker = new_worker(entry.queue.into())?;
+            worker.ring.adopt(entry)?;
+            ring_workers.push(worker);
+        }
     }
     if workers.idle_class {
         watch(&mut ring_workers);

@@ -1,6 +1,6 @@
 //! Worker threads: each reads a request, calls the handler on the same thread, and reads the next.
 //!
-//! This crate hands no request to another thread, because a hand-over across CPUs costs 20 to 60 µs on the
+//! No request is handed to another thread unless it waits for a lock or another mount, because a hand-over across CPUs costs 20 to 60 µs on the
 //! measured machines, which is more than most operations take. For the same reason operations are planned
 //! synchronously.
 
@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::expiry::ListNames;
 use crate::gate::Gate;
 use crate::handler::{Handler, Transport, Workers, answer};
+use crate::idle_class::reset;
 use crate::notifier::Notifier;
 use crate::reply::Target;
 use crate::ring_worker::{RingWorker, ring_workers};
@@ -105,7 +106,7 @@ impl DevFuse {
                 let threads = if rings.is_empty() { workers.threads.get() } else { 1 };
                 let mut started = Ok(());
                 for (index, ring) in rings.into_iter().enumerate() {
-                    let worker = move || self.serve_ring(ring, workers, handler);
+                    let worker = move || self.serve_ring(scope, ring, workers, handler);
                     started = started.and(pool.start(format!("limen-ring-{index}"), worker));
                 }
                 let started = started.and(self.start_workers(&mut pool, workers, threads, handler));
@@ -123,7 +124,7 @@ impl DevFuse {
             for ring_worker in ring_workers {
                 let (open, gate) = sync_channel(1);
                 let worker = move || match gate.recv() {
-                    Ok(()) => self.serve_ring(ring_worker, workers, handler),
+                    Ok(()) => self.serve_ring(scope, ring_worker, workers, handler),
                     // The rings are not used, because one of their threads could not be started.
                     Err(_) => Ok(()),
                 };
@@ -158,8 +159,23 @@ impl DevFuse {
         })
     }
 
-    fn serve_ring(&self, ring: RingWorker, workers: &Workers, handler: &Handler<'_>) -> Result<(), Error> {
-        match ring.work(handler, &self.control.gate)? {
+    fn serve_ring<'scope, 'env>(
+        &'env self,
+        scope: &'scope Scope<'scope, 'env>,
+        ring: RingWorker,
+        workers: &'env Workers,
+        handler: &'env Handler<'_>,
+    ) -> Result<(), Error> {
+        let start = |ring| {
+            let serve = move || {
+                reset();
+                if let Err(error) = self.serve_ring(scope, ring, workers, handler) {
+                    tracing::error!(%error, "a thread of a ring has ended");
+                }
+            };
+            thread::Builder::new().name("limen-ring-more".into()).spawn_scoped(scope, serve).map(drop)
+        };
+        match ring.work(handler, &self.control.gate, &start)? {
             true => Ok(()),
             false => {
                 self.control.forget_rings();

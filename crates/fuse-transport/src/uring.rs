@@ -23,23 +23,25 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fuse_proto::{Notification, Unique};
+use fuse_proto::{NodeId, Notification, Unique};
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 
 use crate::device::Device;
 use crate::entry::{Deferred, Entries, Entry, HeldEntry, Stage, lock};
 
-/// The maximum number of entries of one thread. A thread needs one entry, and one more for each reply that
-/// another thread holds. At the maximum, requests wait in the kernel.
+/// If no more threads can be started, the last one lends further entries to the kernel, at most this many. At
+/// the maximum, requests wait in the kernel.
 const MAX_ENTRIES: usize = 1024;
+/// The maximum number of threads of one queue.
+pub(crate) const MAX_THREADS: usize = 128;
 
 /// The size of the submission queue. The completion queue has room for twice as many; further completions
 /// wait in the kernel.
 const RING_ENTRIES: u32 = 16;
 
 /// The bit that marks the ids of the requests that this process causes by RETRIEVE notifications
-/// ([`Ring::leave`]). The ids of all other requests are from the kernel, which counts upwards from 2.
+/// ([`Ring::fetch_waiting`]). The ids of all other requests are from the kernel, which counts upwards from 2.
 const WAKE_UP: u64 = 1 << 62;
 
 /// An id for the request of a RETRIEVE notification. Each is used once: the kernel finds the entry of a reply
@@ -101,8 +103,8 @@ pub(crate) enum Left {
     Answered,
     /// The request waits for its reply.
     Waits,
-    /// As [`Left::Waits`]; and other requests may wait until a request that is sent from this CPU is answered.
-    MustFetch,
+    /// As [`Left::Waits`]; and too few threads of the queue do not wait.
+    TooManyWait,
 }
 
 impl Ring {
@@ -220,33 +222,51 @@ impl Ring {
         Ok(())
     }
 
-    /// Leaves an entry to the thread that holds its reply. If the kernel then holds no entry of this ring,
-    /// lends it a new one, up to [`MAX_ENTRIES`].
-    ///
-    /// Without an entry the kernel could not send requests to this thread while the reply is
-    /// outstanding, because each request needs an entry. The number of requests that wait for a lock or
-    /// another mount is not bounded by the number of threads.
-    ///
-    /// A request that arrived while the queue had no entry waits for the next commit; the kernel does not
-    /// give it to a newly registered entry (`fuse_uring_do_register`). So a RETRIEVE notification makes the
-    /// kernel send a request on this CPU's queue, and the commit of that request fetches the waiting one. The
-    /// kernel does this only for regular files, on which programs usually lock. For other files,
-    /// [`Left::MustFetch`] is returned.
-    pub(crate) fn leave(&mut self, entry: &Arc<Entry>) -> io::Result<Left> {
+    /// Leaves an entry to the thread that holds its reply. `threads` is how many threads of this queue must not
+    /// wait for replies.
+    pub(crate) fn leave(&mut self, entry: &Entry, threads: usize) -> io::Result<Left> {
         if !entry.leave() {
             return Ok(Left::Answered);
         }
         self.listen()?;
-        if self.lent > 0 || self.entries.len() >= MAX_ENTRIES {
-            return Ok(Left::Waits);
+        // If another thread leaves its entry at the same time, the later one counts both.
+        let waits = |entry: &&Arc<Entry>| entry.queue != self.queue || entry.is_left();
+        let others = lock(&self.all).iter().filter(|entry| !waits(entry)).count();
+        Ok(if self.lent > 0 || others >= threads { Left::Waits } else { Left::TooManyWait })
+    }
+
+    /// A ring for the same queue, with a new entry.
+    ///
+    /// # Errors
+    /// There is no memory, there are too many open files, or the queue has [`MAX_THREADS`] entries.
+    pub(crate) fn another(&self) -> io::Result<Self> {
+        if lock(&self.all).iter().filter(|entry| entry.queue == self.queue).count() >= MAX_THREADS {
+            return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        self.add()?;
-        self.lend()?;
-        let retrieve = Notification::retrieve(next_wake_up(), entry.node(), 0);
-        match self.device.write(&[IoSlice::new(retrieve.as_bytes())]) {
-            Ok(_) => Ok(Left::Waits),
-            Err(_) => Ok(Left::MustFetch),
+        let mut ring = Ring::new(Arc::clone(&self.device), self.queue, self.payload_bytes, &self.all)?;
+        ring.add()?;
+        Ok(ring)
+    }
+
+    /// Lends one more entry to the kernel, up to [`MAX_ENTRIES`].
+    pub(crate) fn lend_another(&mut self) -> io::Result<()> {
+        if self.entries.len() < MAX_ENTRIES {
+            self.add()?;
+            self.lend()?;
         }
+        Ok(())
+    }
+
+    /// Makes the kernel fetch the requests that arrived while the queue had no entry. Returns false if the
+    /// kernel cannot do that for `node`.
+    ///
+    /// Such a request waits for the next commit; the kernel does not give it to a newly registered entry
+    /// (`fuse_uring_do_register`). A RETRIEVE notification makes the kernel send a request on this CPU's
+    /// queue, and the commit of that request fetches the waiting one. The kernel does this only for regular
+    /// files, on which programs usually lock.
+    pub(crate) fn fetch_waiting(&self, node: NodeId) -> bool {
+        let retrieve = Notification::retrieve(next_wake_up(), node, 0);
+        self.device.write(&[IoSlice::new(retrieve.as_bytes())]).is_ok()
     }
 
     /// The entries whose replies other threads have given since the last call.

@@ -1,6 +1,6 @@
 //! Threads that send requests from given CPUs to the file system that this process serves. Such a request
 //! wakes a thread of a ring (see `gate.rs`), or makes the kernel fetch a request that waits in the queue of
-//! the CPU (see [`Ring::leave`](crate::uring::Ring::leave)).
+//! the CPU (see [`Ring::fetch_waiting`](crate::uring::Ring::fetch_waiting)).
 //!
 //! Such a request may wait until another process answers it, and not even SIGKILL ends that wait
 //! (`request_wait_answer` in `fs/fuse/dev.c`). A thread that waits keeps the descriptors open that it shares

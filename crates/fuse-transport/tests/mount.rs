@@ -240,6 +240,8 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
+        // After a failure, requests that still wait get an error.
+        let _ = self.mount.unmount(UnmountMode::Force);
         let _ = self.mount.unmount(UnmountMode::Lazy);
     }
 }
@@ -628,6 +630,17 @@ fn lookups_arrive_while_others_wait_for_late_replies() {
         let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
         let tiny = Arc::clone(&served.tiny);
         let late = || tiny.late.lock().unwrap();
+        let others_are_answered = || {
+            let slow = dir.path().join("slow");
+            let slow = thread::spawn(move || fs::metadata(slow));
+            let deadline = Instant::now() + TIMEOUT;
+            while !tiny.slow_begun.load(Ordering::SeqCst) && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let are_answered = (0..10).all(|at| is_missing(&dir.path().join(format!("no-{at}"))));
+            tiny.slow_may_end.store(true, Ordering::SeqCst);
+            are_answered && slow.join().unwrap().is_ok()
+        };
         for round in 0..20 {
             let mount = &mut served.mount;
             thread::scope(|scope| {
@@ -639,18 +652,43 @@ fn lookups_arrive_while_others_wait_for_late_replies() {
                 while late().len() < WAITERS && Instant::now() < deadline {
                     thread::sleep(Duration::from_millis(1));
                 }
-                let waiting = std::mem::take(&mut *late());
-                let arrived = waiting.len();
-                waiting.into_iter().for_each(|reply| reply.error(Errno::ENOENT));
-                if arrived < WAITERS {
+                let arrived = late().len();
+                let are_answered = arrived == WAITERS && (round > 0 || others_are_answered());
+                std::mem::take(&mut *late()).into_iter().for_each(|reply| reply.error(Errno::ENOENT));
+                if !are_answered {
                     // The threads that hang get an error.
                     let _ = mount.unmount(UnmountMode::Force);
                 }
-                assert_eq!(arrived, WAITERS, "{over:?}");
+                assert!(are_answered, "{over:?}: {arrived} of {WAITERS} have arrived");
             });
         }
         served.unmount();
         served.ends();
+    }
+}
+
+#[test]
+fn serving_ends_although_requests_wait_for_late_replies() {
+    const WAITERS: usize = 20;
+    for over in transports() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
+        let tiny = Arc::clone(&served.tiny);
+        let mut waiters = Vec::new();
+        for waiter in 0..WAITERS {
+            let path = dir.path().join(format!("late-{waiter}"));
+            waiters.push(thread::spawn(move || fs::metadata(path).map(drop).unwrap_err()));
+        }
+        let deadline = Instant::now() + TIMEOUT;
+        while tiny.late.lock().unwrap().len() < WAITERS {
+            assert!(Instant::now() < deadline, "{over:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+        let _ = served.mount.unmount(UnmountMode::Force);
+        let _ = served.mount.unmount(UnmountMode::Lazy);
+        waiters.into_iter().for_each(|waiter| _ = waiter.join().unwrap());
+        served.ends();
+        assert_eq!(tiny.late.lock().unwrap().len(), WAITERS, "they were not answered");
     }
 }
 

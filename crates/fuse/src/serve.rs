@@ -105,9 +105,9 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     let root = options.root.unwrap_or(Ino::ROOT);
     let direct = *mount.placement() == RootPlacement::Direct;
     let server = Server::new(vfs, device, root, direct, None)?;
+    server.control().set_mountpoint(mount.mountpoint());
     let serving = server.start(options)?;
     mount.attach()?;
-    serving.control.set_mountpoint(mount.mountpoint());
     if let Err(error) = mount.set_read_ahead(READ_AHEAD_BYTES) {
         tracing::debug!(%error, "cannot set the kernel's readahead; it keeps its default");
     }
