@@ -242,6 +242,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
         url: url.to_string(),
         volume: vfs.meta().volume().name.clone(),
         process: Process::this(),
+        registered: 0,
         log: options.log.clone(),
         ids: registered_ids,
         failure: None,

@@ -279,6 +279,7 @@ mod tests {
             url: "sqlite:///v.db".into(),
             volume: "v".into(),
             process: Process { pid: 7, started: 1 },
+            registered: 0,
             log: None,
             ids: String::new(),
             failure: None,

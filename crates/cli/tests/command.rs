@@ -176,12 +176,13 @@ fn command_asks_the_mounts_of_its_url_to_commit() {
         return;
     }
     let place = Place::formatted();
-    let entry = Entry {
+    let mut entry = Entry {
         device: u64::MAX - u64::from(std::process::id()),
         mountpoint: place.path("mnt"),
         url: place.url(),
         volume: "vol".into(),
         process: Process::this(),
+        registered: 0,
         log: None,
         ids: String::new(),
         failure: None,

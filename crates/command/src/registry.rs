@@ -5,7 +5,7 @@
 //! process. `limen info` and `limen umount` read this file to find the volume and the process.
 //!
 //! The kernel gives the device number to the next mount while the process of an unmounted one still stores
-//! data. So each process has files of its own, and no process writes or removes the files of a live one.
+//! data. So each process has an entry of its own, and no process writes or removes that of a live one.
 
 use std::cmp::Reverse;
 use std::ffi::OsStr;
@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use crate::error::{CliError, ErrorAt};
@@ -40,6 +41,8 @@ pub struct Entry {
     pub url: String,
     pub volume: String,
     pub process: Process,
+    /// When the mount was registered, in nanoseconds after boot.
+    pub registered: u64,
     pub log: Option<PathBuf>,
     /// The options that map and squash users, in the form of `-o`. See [`ids`].
     pub ids: String,
@@ -52,21 +55,24 @@ impl Entry {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn register(&self) -> Result<(), CliError> {
-        self.write()?;
+    pub fn register(&mut self) -> Result<(), CliError> {
+        self.registered = nanos_since_boot();
         let directory = own_directory();
-        self.publish_ids(&directory).what("cannot register the mount").at(directory.display())?;
+        let published = fs::create_dir_all(&directory).and_then(|()| self.publish_ids(&directory));
+        published.what("cannot register the mount").at(directory.display())?;
+        self.write()?;
         self.forget_predecessors();
         Ok(())
     }
 
-    /// Writes the entry of a registered mount again, with why its process could not store all data.
+    /// Adds to the entry why the process could not store all data. Does nothing if the mount is not
+    /// registered.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn write_failure(&mut self, why: String) -> Result<(), CliError> {
         self.failure = Some(why);
-        self.write()
+        if self.registered > 0 { self.write() } else { Ok(()) }
     }
 
     fn write(&self) -> Result<(), CliError> {
@@ -83,19 +89,22 @@ impl Entry {
         format!("{}-{}", self.device, self.process.pid)
     }
 
-    /// Removes the entries of dead processes that served this mount or an earlier one with its device number.
-    /// An entry that says why a mount at another place failed stays, because `limen umount` there reads it.
+    /// Removes the entries of dead processes that had this mount point or device number. An entry that says
+    /// why a mount at another place failed stays, because `limen umount` there reads it.
     fn forget_predecessors(&self) {
-        let is_over = |other: &Entry| other.device == self.device && !other.process.is_alive();
-        let is_told = |other: &Entry| other.failure.is_none() || other.mountpoint == self.mountpoint;
-        all().iter().filter(|other| is_over(other) && is_told(other)).for_each(Entry::remove);
+        let is_told = |other: &Entry| {
+            other.mountpoint == self.mountpoint || other.device == self.device && other.failure.is_none()
+        };
+        let is_over = |other: &Entry| is_told(other) && !other.process.is_alive();
+        all().iter().filter(|other| is_over(other)).for_each(Entry::remove);
     }
 
     /// Writes the options that map and squash users to a file that all users can read. Other users can
     /// neither list the directory nor read the other files in it, because the umask of `limen` is 077.
     ///
-    /// The file is named after the device number only, because other users cannot search the directory. It
-    /// stays after the mount has ended; the next mount with this device number replaces or removes it.
+    /// The file is named after the device number only, because other users cannot list the directory. Its
+    /// first line names the process, so a file that a dead process left has no effect. It stays until the next
+    /// mount with this device number.
     fn publish_ids(&self, directory: &Path) -> io::Result<()> {
         let path = ids_of(directory, self.device);
         if self.ids.is_empty() {
@@ -104,7 +113,8 @@ impl Entry {
                 _ => Ok(()),
             };
         }
-        fs::write(&path, &self.ids)?;
+        let Process { pid, started } = self.process;
+        fs::write(&path, format!("{pid} {started}\n{}", self.ids))?;
         fs::set_permissions(&path, Permissions::from_mode(0o644))?;
         fs::set_permissions(directory, Permissions::from_mode(0o711))
     }
@@ -158,6 +168,7 @@ impl Entry {
             "volume": self.volume,
             "pid": self.process.pid,
             "started": self.process.started,
+            "registered": self.registered,
             "log": self.log.as_ref().map(|log| log.to_string_lossy()),
             "ids": self.ids,
             "failure": self.failure,
@@ -175,6 +186,7 @@ impl Entry {
                 pid: u32::try_from(value["pid"].as_u64()?).ok()?,
                 started: value["started"].as_u64()?,
             },
+            registered: value["registered"].as_u64().unwrap_or(0),
             log: text("log").map(PathBuf::from),
             ids: text("ids").unwrap_or_default(),
             failure: text("failure"),
@@ -203,9 +215,17 @@ pub fn by_device(device: u64) -> Option<Entry> {
 /// The options that map and squash users on the mount with this device number, which must be live. If root
 /// mounts, all users can read the options, but not the entry. Empty if there are none or they cannot be read.
 pub fn ids(device: u64) -> String {
-    let mut found =
-        directories().into_iter().filter_map(|directory| paths::read_trusted(&ids_of(&directory, device)));
-    found.next().unwrap_or_default()
+    let found = |directory: PathBuf| parse_ids(&paths::read_trusted(&ids_of(&directory, device))?);
+    directories().into_iter().find_map(found).unwrap_or_default()
+}
+
+/// The options in such a file; `None` if the process that wrote it is dead. Earlier versions wrote no line for
+/// the process.
+fn parse_ids(text: &str) -> Option<String> {
+    let Some((process, ids)) = text.split_once('\n') else { return Some(text.to_owned()) };
+    let (pid, started) = process.split_once(' ')?;
+    let process = Process { pid: pid.parse().ok()?, started: started.parse().ok()? };
+    process.is_alive().then(|| ids.to_owned())
 }
 
 /// All entries for mounts at `mountpoint`, including those of dead processes.
@@ -213,17 +233,16 @@ pub fn by_mountpoint(mountpoint: &Path) -> Vec<Entry> {
     all().into_iter().filter(|entry| entry.mountpoint == mountpoint).collect()
 }
 
-/// All entries of this user and of root, including those of dead processes; the processes that started last
-/// come first. So an unmounted mount, whose process still stores data, comes after the mount that got its
-/// device number, and a process that hands its mount over after the one that takes it.
+/// All entries of this user and of root, including those of dead processes; the latest come first. So an
+/// unmounted mount, whose process still stores data, comes after the mount that got its device number, and a
+/// process that hands its mount over after the one that takes it.
 pub fn all() -> Vec<Entry> {
     let mut all: Vec<Entry> = directories().iter().flat_map(|directory| entries_in(directory)).collect();
-    all.sort_by_key(|entry| Reverse(entry.process.started));
+    all.sort_by_key(|entry| Reverse(entry.registered));
     all
 }
 
-/// The entries of a directory. Earlier versions named an entry after its device number
-/// only.
+/// The entries of a directory. Earlier versions named an entry after its device number only.
 fn entries_in(directory: &Path) -> Vec<Entry> {
     let files = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
     files.filter(|file| is_entry(&file.file_name())).filter_map(|file| read(&file.path())).collect()
@@ -238,6 +257,11 @@ fn is_entry(name: &OsStr) -> bool {
 /// Removes the entries that dead processes left for mounts at `mountpoint`.
 pub fn forget_dead(mountpoint: &Path) {
     by_mountpoint(mountpoint).iter().filter(|entry| !entry.process.is_alive()).for_each(Entry::remove);
+}
+
+fn nanos_since_boot() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0)).as_nanos() as u64
 }
 
 fn socket_beside(entry: &Path) -> PathBuf {
@@ -282,6 +306,7 @@ mod tests {
             url: "sqlite:///v.db".into(),
             volume: "v".into(),
             process: Process { pid: 7, started: 99 },
+            registered: 12,
             log: Some("/var/log/limen-v.log".into()),
             ids: "root_squash".into(),
             failure: None,
@@ -310,7 +335,7 @@ mod tests {
         let device = u64::MAX - u64::from(sleeper.id());
         let of =
             |process, mountpoint: &str| Entry { device, process, mountpoint: mountpoint.into(), ..sample() };
-        let (mut storing, next) = (of(Process::this(), "/mnt/storing"), of(sleeping, "/mnt/next"));
+        let (mut storing, mut next) = (of(Process::this(), "/mnt/storing"), of(sleeping, "/mnt/next"));
         storing.register().unwrap();
         next.register().unwrap();
         assert_eq!(by_device(device), Some(next.clone()));
@@ -318,6 +343,9 @@ mod tests {
         storing.write_failure("the disk is full".into()).unwrap();
         assert_eq!(by_device(device), Some(next.clone()));
         assert_eq!(by_mountpoint(&storing.mountpoint), [storing.clone()]);
+        // The process that registered last has the device number, although the other one started later.
+        storing.register().unwrap();
+        assert_eq!(by_device(device), Some(storing.clone()));
         storing.end();
         assert_eq!(by_mountpoint(&storing.mountpoint), []);
         assert_eq!(by_device(device), Some(next.clone()));
@@ -328,6 +356,15 @@ mod tests {
         assert_eq!(by_mountpoint(&next.mountpoint), [], "its process has ended");
         storing.end();
         assert!(all().iter().all(|entry| entry.device != device));
+    }
+
+    #[test]
+    fn options_of_a_dead_process_have_no_effect() {
+        let Process { pid, started } = Process::this();
+        assert_eq!(parse_ids(&format!("{pid} {started}\nroot_squash")).as_deref(), Some("root_squash"));
+        assert_eq!(parse_ids(&format!("{pid} {}\nroot_squash", started + 1)), None);
+        assert_eq!(parse_ids("root_squash").as_deref(), Some("root_squash"), "of an earlier version");
+        assert_eq!(parse_ids("x\nroot_squash"), None);
     }
 
     #[test]

@@ -24,7 +24,8 @@ use crate::notify_queue::{Late, Queued, Writers};
 
 /// How often [`Notifier::wait_for_calls`] checks whether all calls were made.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// Queues notifications for the thread that writes them. Sending never waits, so handlers may send. Only
+
+/// Queues notifications for the threads that write them. Sending never waits, so handlers may send. Only
 /// [`Notifier::flush`] and [`Notifier::wait_for_calls`] wait.
 ///
 /// The threads end when the last clone is dropped. Until then they keep the device open, so drop all clones
@@ -92,7 +93,9 @@ impl Notifier {
                 self.late.push(notification, then);
                 // The threads may have emptied the queue meanwhile, or ended.
                 if let Err(TrySendError::Disconnected(_)) = self.queue.try_send(Queued::Nothing) {
-                    self.late.take().into_iter().for_each(|(_, then)| then());
+                    while let Some((_, then)) = self.late.take_first() {
+                        then();
+                    }
                 }
             }
             Err(TrySendError::Disconnected(Queued::Notification(_, Some(then)))) => then(),

@@ -1,12 +1,12 @@
 //! The threads that write the queued notifications.
 //!
 //! One thread takes a notification from the queue, writes it, and takes the next. If a write waits for a
-//! request that hangs, another thread goes on with the queue. What is queued for the same directory or file
-//! meanwhile is left to the thread that waits, so that each hanging request occupies one thread only.
+//! request that hangs, another thread goes on with the queue. What is queued for the same inode meanwhile is
+//! left to the thread that waits, so only one thread waits for each inode.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -37,17 +37,17 @@ pub(crate) enum Queued {
     Nothing,
 }
 
-/// The notifications with calls that found no room in the queue. They are written after the next message.
+/// The notifications with calls that found no room in the queue. They are written after the next message is handled.
 #[derive(Clone, Default)]
-pub(crate) struct Late(Arc<Mutex<Vec<(Notification, Call)>>>);
+pub(crate) struct Late(Arc<Mutex<VecDeque<(Notification, Call)>>>);
 
 impl Late {
     pub(crate) fn push(&self, notification: Notification, call: Call) {
-        lock(&self.0).push((notification, call));
+        lock(&self.0).push_back((notification, call));
     }
 
-    pub(crate) fn take(&self) -> Vec<(Notification, Call)> {
-        mem::take(&mut *lock(&self.0))
+    pub(crate) fn take_first(&self) -> Option<(Notification, Call)> {
+        lock(&self.0).pop_front()
     }
 }
 
@@ -57,6 +57,14 @@ impl fmt::Debug for Late {
     }
 }
 
+/// A notification that a thread writes.
+struct Own {
+    notification: Notification,
+    call: Option<Call>,
+    /// The inode whose notifications other threads leave to this one.
+    node: Option<NodeId>,
+}
+
 /// What the threads share.
 pub(crate) struct Writers {
     device: Arc<Device>,
@@ -64,7 +72,7 @@ pub(crate) struct Writers {
     late: Late,
     passes: Passes,
     busy: Mutex<Busy>,
-    /// Whether a thread takes the next message from the queue.
+    /// Whether a thread waits for or takes the next message.
     has_taker: AtomicBool,
     /// How many messages were taken.
     taken: AtomicU64,
@@ -84,7 +92,7 @@ struct Busy {
 
 impl Writers {
     /// Starts the first thread, and the one that starts the others. They end when all senders of the queue are
-    /// dropped, or the file system is unmounted.
+    /// dropped, or when a notification finds that the file system is unmounted.
     pub(crate) fn start(
         device: Arc<Device>,
         queue: Receiver<Queued>,
@@ -151,56 +159,57 @@ impl Writers {
     fn run(&self) {
         while !self.is_over.load(Ordering::Acquire) && !self.has_taker.swap(true, Ordering::SeqCst) {
             let message = lock(&self.queue).recv();
+            let is_closed = message.is_err();
+            // This is done before another thread takes a message, so that a later one does not overtake it.
+            let own = message.ok().and_then(|message| self.claim(message));
             self.taken.fetch_add(1, Ordering::SeqCst);
             self.has_taker.store(false, Ordering::SeqCst);
             self.wake_watcher();
-            let is_alive = match message {
-                Ok(message) => self.handle(message) && self.write_late(),
-                Err(_) => false,
-            };
+            let mut is_alive = !is_closed && own.is_none_or(|own| self.write(own));
+            while is_alive && let Some((notification, call)) = self.late.take_first() {
+                let own = self.claim(Queued::Notification(notification, Some(call)));
+                is_alive = own.is_none_or(|own| self.write(own));
+            }
             if !is_alive {
                 self.is_over.store(true, Ordering::Release);
                 self.wake_watcher();
+                while let Some((_, call)) = self.late.take_first() {
+                    make(call);
+                }
             }
         }
     }
 
-    /// Returns whether the file system still exists.
-    fn handle(&self, message: Queued) -> bool {
+    /// Takes over a message. `None` if this thread has nothing to write for it.
+    fn claim(&self, message: Queued) -> Option<Own> {
+        let Busy { left, notifications } = &mut *lock(&self.busy);
         match message {
-            Queued::Notification(notification, call) => self.write(notification, call),
-            Queued::Mark(mark) => {
-                let mut busy = lock(&self.busy);
-                busy.left.values_mut().for_each(|left| left.push_back(Queued::Mark(mark.clone())));
-                true
-            }
-            Queued::Nothing => true,
-        }
-    }
-
-    fn write_late(&self) -> bool {
-        let late = self.late.take();
-        late.into_iter().all(|(notification, call)| self.write(notification, Some(call)))
-    }
-
-    /// Writes a notification, and what other threads leave to this one meanwhile.
-    fn write(&self, notification: Notification, call: Option<Call>) -> bool {
-        let Some(node) = notification.node() else { return self.write_one(&notification, call) };
-        {
-            let Busy { left, notifications } = &mut *lock(&self.busy);
-            if let Some(left) = left.get_mut(&node) {
+            Queued::Notification(notification, call) => {
+                let node = notification.node();
+                let Some(left) = node.and_then(|node| left.get_mut(&node)) else {
+                    left.extend(node.map(|node| (node, VecDeque::new())));
+                    return Some(Own { notification, call, node });
+                };
                 if *notifications < MAX_LEFT || call.is_some() {
                     left.push_back(Queued::Notification(notification, call));
                     *notifications += 1;
                 } else {
                     self.passes.expire_all();
                 }
-                return true;
             }
-            left.insert(node, VecDeque::new());
+            Queued::Mark(mark) => {
+                left.values_mut().for_each(|left| left.push_back(Queued::Mark(mark.clone())));
+            }
+            Queued::Nothing => {}
         }
+        None
+    }
+
+    /// Writes a notification, and what other threads leave to this one meanwhile. Returns whether the file
+    /// system still exists.
+    fn write(&self, Own { notification, call, node }: Own) -> bool {
         let mut is_alive = self.write_one(&notification, call);
-        while let Some(next) = self.next_left(node) {
+        while let Some(next) = node.and_then(|node| self.next_left(node)) {
             if let Queued::Notification(notification, call) = next {
                 is_alive &= self.write_one(&notification, call);
             }
@@ -223,8 +232,14 @@ impl Writers {
     fn write_one(&self, notification: &Notification, call: Option<Call>) -> bool {
         let is_alive = write(&self.device, notification);
         if let Some(call) = call {
-            call();
+            make(call);
         }
         is_alive
     }
+}
+
+/// Makes a call. If it panics, the thread goes on, because others leave notifications to it.
+fn make(call: Call) {
+    // The panic is in the log.
+    let _ = catch_unwind(AssertUnwindSafe(call));
 }

@@ -31,7 +31,7 @@ const MAX_WAITING: usize = 1024;
 pub(crate) enum Place {
     /// A descriptor of the file system. It keeps the file system mounted.
     Descriptor(OwnedFd),
-    /// Where the file system is mounted. If another file system is mounted there now, no request is sent.
+    /// Where the file system is mounted. If it is not mounted there any more, it gets no request.
     Path(PathBuf),
 }
 
@@ -148,7 +148,8 @@ impl Starter {
                 place.send();
                 lock(&senders).retain(|sender| *sender != own);
             };
-            // If no thread can be started, the workers do not pause in time, and requests wait longer.
+            // If no thread can be started, or it may not run on the CPU, no request is sent: workers do not
+            // pause in time, or waiting requests are not fetched before the next commit.
             let _ = thread::Builder::new().name("limen-wake".into()).spawn(request);
         }
     }
