@@ -19,7 +19,7 @@ use command::error::{CliError, ErrorAt};
 use command::exporter::Exporter;
 use command::output;
 use command::paths;
-use command::process::{Process, host_name};
+use command::process::{Process, allow_open_files, host_name};
 use command::registry::{self, Entry};
 use command::statistics::Endpoint;
 use command::units::show_size;
@@ -111,6 +111,8 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     #[cfg(feature = "otel")]
     log::init("info", file, spans.layer())?;
     fuse::return_freed_memory();
+    // Cached blocks, connections, and threads that wait for locks use descriptors.
+    allow_open_files();
     let rights = args.rights.with(&options.rights)?;
     let ids = rights.ids()?;
     let registered_ids = ids_to_options(&ids);

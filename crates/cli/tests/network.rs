@@ -1215,6 +1215,12 @@ fn stopped_mount_never_overwrites_data_of_the_next_lock_holder(kind: Kind) {
     assert_eq!(old.write_all(b"old").unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
     drop(old);
     assert_eq!(fs::read(pair.b("f")).unwrap(), b"new");
+    // The kernel sends RELEASE after close(2) has returned. Until then, the file is lost.
+    let deadline = Instant::now() + HANG_TIMEOUT;
+    while fs::read(pair.a("f")).is_err() {
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(10));
+    }
     assert_eq!(fs::read(pair.a("f")).unwrap(), b"new");
     let again = first(&pair.status());
     assert!(again["id"] != session["id"] && again["lost"]["session"] == session["id"], "{again:#}");

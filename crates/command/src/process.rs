@@ -4,9 +4,9 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
-use vfs::process::start_time;
+use vfs::process::{may_run, start_time};
 
 /// One process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,14 @@ impl Process {
 
     pub fn is_alive(&self) -> bool {
         start_time(self.pid) == Some(self.started)
+    }
+
+    /// As [`Self::is_alive`], but also true if the start time of the process is not known, because `/proc` hides it.
+    pub fn may_be_alive(&self) -> bool {
+        match start_time(self.pid) {
+            Some(started) if self.started > 0 => started == self.started,
+            _ => may_run(self.pid),
+        }
     }
 
     /// Waits until the process has ended, at most for `timeout`. Returns whether it has ended.
@@ -59,6 +67,14 @@ pub fn host_name() -> String {
 pub fn own_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Raises the soft limit of open files to the hard limit. The usual soft limit is low only because of programs
+/// that use select(2).
+pub fn allow_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // If this fails, calls that need more files fail with EMFILE, which is reported.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// The resident memory of this process in bytes (`statm`, proc(5)).

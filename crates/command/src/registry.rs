@@ -56,11 +56,12 @@ impl Entry {
     /// # Errors
     /// The file cannot be written.
     pub fn register(&mut self) -> Result<(), CliError> {
-        self.registered = nanos_since_boot();
         let directory = own_directory();
         let published = fs::create_dir_all(&directory).and_then(|()| self.publish_ids(&directory));
         published.what("cannot register the mount").at(directory.display())?;
-        self.write()?;
+        let registered = Entry { registered: nanos_since_boot(), ..self.clone() };
+        registered.write()?;
+        *self = registered;
         self.forget_predecessors();
         Ok(())
     }
@@ -219,13 +220,13 @@ pub fn ids(device: u64) -> String {
     directories().into_iter().find_map(found).unwrap_or_default()
 }
 
-/// The options in such a file; `None` if the process that wrote it is dead. Earlier versions wrote no line for
+/// The options in such a file; `None` if the process that wrote it is certainly dead. Earlier versions wrote no line for
 /// the process.
 fn parse_ids(text: &str) -> Option<String> {
     let Some((process, ids)) = text.split_once('\n') else { return Some(text.to_owned()) };
     let (pid, started) = process.split_once(' ')?;
     let process = Process { pid: pid.parse().ok()?, started: started.parse().ok()? };
-    process.is_alive().then(|| ids.to_owned())
+    process.may_be_alive().then(|| ids.to_owned())
 }
 
 /// All entries for mounts at `mountpoint`, including those of dead processes.
@@ -238,7 +239,7 @@ pub fn by_mountpoint(mountpoint: &Path) -> Vec<Entry> {
 /// process that hands its mount over after the one that takes it.
 pub fn all() -> Vec<Entry> {
     let mut all: Vec<Entry> = directories().iter().flat_map(|directory| entries_in(directory)).collect();
-    all.sort_by_key(|entry| Reverse(entry.registered));
+    all.sort_by_key(|entry| Reverse((entry.registered, entry.process.started)));
     all
 }
 

@@ -23,10 +23,10 @@ use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, openat, openat2, seek, unlinkat,
 };
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::error::{CliError, ErrorAt};
 use crate::pool::{self, Queue};
+use crate::process::allow_open_files;
 
 /// The buffer of getdents(2): about 2,000 entries.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -87,6 +87,7 @@ pub fn remove_by(
     bar: &ProgressBar,
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Result<Removed, CliError> {
+    // Each level of a deep tree needs a descriptor.
     allow_open_files();
     let (parent, name) = split(path)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -331,14 +332,6 @@ pub fn split(path: &Path) -> Result<(PathBuf, CString), CliError> {
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((parent.to_owned(), CString::new(name.as_bytes()).map_err(|_| wrong())?))
-}
-
-/// Raises the soft limit of open files to the hard limit, because each level of a deep tree needs a
-/// descriptor. The usual soft limit is low only because of programs that use select(2).
-fn allow_open_files() {
-    let limit = getrlimit(Resource::Nofile);
-    // If this fails, a tree that is too deep fails with EMFILE, which is reported.
-    let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
 }
 
 #[cfg(test)]

@@ -150,6 +150,8 @@ impl WorkerControl {
         let wakers = Wakers::start(Place::Descriptor(root)).map_err(failed)?;
         let sent = RefCell::new(BTreeMap::new());
         let wake = || {
+            // These threads get no request.
+            self.lock_entries().iter().filter(|entry| entry.is_left()).for_each(|entry| entry.wake_thread());
             for (queue, QueueCount { all, waiting }) in self.count_pinned() {
                 let mut sent = sent.borrow_mut();
                 let sent = sent.entry(queue).or_insert(0);

@@ -81,6 +81,13 @@ pub(crate) enum Stage {
     Answered,
 }
 
+impl HeldEntry {
+    /// Whether the request waits for a reply from another thread.
+    pub(crate) fn waits(&self) -> bool {
+        self.stage == Stage::Waiting
+    }
+}
+
 /// The longest payload of an entry that is taken over.
 const MAX_PAYLOAD_BYTES: u64 = 64 << 20;
 

@@ -28,8 +28,8 @@ pub(crate) struct RingWorker {
     control: WorkerControl,
     /// How many threads of the queue must not wait for replies.
     threads: usize,
-    /// If the thread was started because another one waits for a reply: the inode of that request.
-    started_for: Option<NodeId>,
+    /// If requests may wait when the thread begins: the inode of an earlier one.
+    fetches_for: Option<NodeId>,
     /// The watcher of the pinned threads, and the index of this one among them.
     idle_class: Option<(Arc<IdleClass>, usize)>,
 }
@@ -68,9 +68,9 @@ impl RingWorker {
         let mut counted = idle_class.as_ref().map(|(idle_class, index)| idle_class.count(*index));
         let mut scratch = Scratch::new();
         // Whether the kernel has accepted an entry of the ring.
-        let mut served = self.ring.has_adopted() || self.started_for.is_some();
+        let mut served = self.ring.has_adopted() || self.fetches_for.is_some();
         self.ring.begin().map_err(failed)?;
-        if let Some(node) = self.started_for {
+        if let Some(node) = self.fetches_for {
             self.fetch_waiting(node);
         }
         loop {
@@ -141,8 +141,8 @@ impl RingWorker {
     /// The number of requests that wait for a lock or another mount is not bounded by the number of threads.
     fn replace(&mut self, node: NodeId, start: &dyn Fn(RingWorker) -> io::Result<()>) -> io::Result<()> {
         let (cpu, control, threads) = (self.cpu, self.control.clone(), self.threads);
-        let started_for = Some(node);
-        let worker = |ring| RingWorker { ring, cpu, control, threads, started_for, idle_class: None };
+        let fetches_for = Some(node);
+        let worker = |ring| RingWorker { ring, cpu, control, threads, fetches_for, idle_class: None };
         if let Err(error) = self.ring.another().map(worker).and_then(start) {
             tracing::debug!(%error, "cannot start another thread of a ring; this one gets another entry");
             self.ring.lend_another()?;
@@ -189,7 +189,7 @@ pub(crate) fn ring_workers(
             cpu: cpu_to_pin,
             control: control.clone(),
             threads,
-            started_for: None,
+            fetches_for: None,
             idle_class: None,
         })
     };
@@ -199,18 +199,27 @@ pub(crate) fn ring_workers(
         ring_workers.push(first);
         ring_workers.extend(more);
     }
+    let first = ring_workers.len();
     for entry in held {
         let of_queue = |worker: &&mut RingWorker| worker.ring.queue() == entry.queue;
-        let count = ring_workers.iter_mut().filter(of_queue).count();
-        let least = ring_workers.iter_mut().filter(of_queue).min_by_key(|worker| worker.ring.len());
-        let least = least.ok_or(io::ErrorKind::InvalidInput)?;
-        if least.ring.len() == 0 || count >= MAX_THREADS {
-            least.ring.adopt(entry)?;
-        } else {
-            let mut worker = new_worker(entry.queue.into())?;
-            worker.ring.adopt(entry)?;
-            ring_workers.push(worker);
+        let is_full = ring_workers.iter_mut().filter(of_queue).count() >= MAX_THREADS;
+        let (serving, waiting) = ring_workers.split_at_mut(first);
+        // A thread whose entry waits for a reply serves no other requests.
+        let candidates = if entry.waits() { waiting } else { serving };
+        let least = candidates.iter_mut().filter(of_queue).min_by_key(|worker| worker.ring.len());
+        match least {
+            Some(worker) if is_full || !entry.waits() => worker.ring.adopt(entry)?,
+            _ if entry.waits() => {
+                let mut worker = new_worker(entry.queue.into())?;
+                worker.ring.adopt(entry)?;
+                ring_workers.push(worker);
+            }
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
         }
+    }
+    // While the mount was paused, requests may have found no entry.
+    for worker in ring_workers.iter_mut().filter(|worker| worker.ring.len() == 0 && !held.is_empty()) {
+        worker.fetches_for = Some(NodeId::ROOT);
     }
     if workers.idle_class {
         watch(&mut ring_workers);

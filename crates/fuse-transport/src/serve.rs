@@ -7,6 +7,7 @@
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope, ScopedJoinHandle};
@@ -169,8 +170,12 @@ impl DevFuse {
         let start = |ring| {
             let serve = move || {
                 reset();
-                if let Err(error) = self.serve_ring(scope, ring, workers, handler) {
-                    tracing::error!(%error, "a thread of a ring has ended");
+                let serve = || self.serve_ring(scope, ring, workers, handler);
+                match catch_unwind(AssertUnwindSafe(serve)) {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::error!(%error, "a thread of a ring has ended"),
+                    // The panic is in the log.
+                    Err(_) => tracing::error!("a thread of a ring has panicked"),
                 }
             };
             thread::Builder::new().name("limen-ring-more".into()).spawn_scoped(scope, serve).map(drop)
@@ -197,7 +202,11 @@ impl DevFuse {
             let device = self.control.get(index).unwrap_or_else(|| self.clone_or_share());
             let gate = &self.control.gate;
             let wake = if self.control.has_rings() { gate.wake_fd() } else { None };
-            let worker = move || work(&device, workers, handler, gate, wake);
+            let worker = move || {
+                let ended = work(&device, workers, handler, gate, wake);
+                self.control.end_rings();
+                ended
+            };
             // The running workers continue: fewer workers are slower, but without any worker all callers
             // would hang.
             outcome = outcome.and(pool.start(format!("limen-fuse-{index}"), worker));

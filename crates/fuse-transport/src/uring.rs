@@ -33,8 +33,8 @@ use crate::entry::{Deferred, Entries, Entry, HeldEntry, Stage, lock};
 /// If no more threads can be started, the last one lends further entries to the kernel, at most this many. At
 /// the maximum, requests wait in the kernel.
 const MAX_ENTRIES: usize = 1024;
-/// The maximum number of threads of one queue.
-pub(crate) const MAX_THREADS: usize = 128;
+/// The maximum number of threads of one queue. Each uses two file descriptors.
+pub(crate) const MAX_THREADS: usize = 32;
 
 /// The size of the submission queue. The completion queue has room for twice as many; further completions
 /// wait in the kernel.
@@ -166,13 +166,14 @@ impl Ring {
     }
 
     /// Begins to serve: commits the entries that were taken over with their replies. If there are none, and
-    /// no request is held, lends a new entry to the kernel. Must not be called before the reply to INIT,
+    /// the ring holds no request, lends a new entry to the kernel. Must not be called before the reply to INIT,
     /// because the kernel rejects every entry until then (`fuse_uring_cmd`).
     pub(crate) fn begin(&mut self) -> io::Result<()> {
         for entry in std::mem::take(&mut self.answered) {
             self.commit(&entry)?;
         }
-        if self.lent == 0 && self.held.is_empty() {
+        let waits = self.entries.iter().any(|entry| entry.is_left());
+        if self.lent == 0 && self.held.is_empty() && !waits {
             if !self.entries.iter().any(|entry| entry.is_new()) {
                 self.add()?;
             }
@@ -367,6 +368,9 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        // The queue has one thread less.
+        let is_own = |entry: &Arc<Entry>| self.entries.iter().any(|own| Arc::ptr_eq(own, entry));
+        lock(&self.all).retain(|entry| !is_own(entry));
         if self.lent > 0 {
             // Leak the entries: the kernel may still write to them.
             self.entries.drain(..).for_each(std::mem::forget);

@@ -163,10 +163,8 @@ impl Handle {
         }
         // If the mount is not exclusive, only notifications with a call matter: the call answers a request
         // for a lock. The others need not be written, because the next process invalidates everything.
-        let are_notified = match self.vfs.is_exclusive() {
-            true => self.notifier.flush(PAUSED_NOTIFY_TIMEOUT),
-            false => self.notifier.wait_for_calls(PAUSED_NOTIFY_TIMEOUT),
-        };
+        let are_written = !self.vfs.is_exclusive() || self.notifier.flush(PAUSED_NOTIFY_TIMEOUT);
+        let are_notified = are_written && self.notifier.wait_for_calls(PAUSED_NOTIFY_TIMEOUT);
         if !are_notified {
             return Ok(None);
         }

@@ -106,6 +106,11 @@ pub fn start_time(pid: u32) -> Option<u64> {
     }
 }
 
+/// Whether there may be a process with this id, although [`start_time`] may not find it.
+pub fn may_run(pid: u32) -> bool {
+    Found::of(pid) != Found::Ended
+}
+
 /// The offset of the boot clock in this time namespace, in clock ticks (`time_namespaces(7)`). `None` if it
 /// cannot be read.
 fn boot_offset() -> Option<i64> {
