@@ -255,6 +255,8 @@ fn programs_go_on(kind: Option<Kind>, options: &'static str) {
     mount.end();
 }
 
+const WAITERS: usize = 80;
+
 /// Everything that programs have open stays usable: unlinked files, half-read listings, locks, and waits for
 /// locks.
 fn open_things_stay(kind: Option<Kind>, options: &'static str) {
@@ -282,13 +284,18 @@ fn open_things_stay(kind: Option<Kind>, options: &'static str) {
     removed.write_all_at(&vec![7; 5 << 20], 0).unwrap();
     let granted = AtomicBool::new(false);
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            let own = lock();
-            flock(&own, FlockOperation::LockExclusive).unwrap();
-            granted.store(true, Ordering::SeqCst);
-            // Unlock explicitly, because a close releases the lock only a moment later.
-            flock(&own, FlockOperation::Unlock).unwrap();
-        });
+        // More than the mount has serving threads, and than it starts for waiting requests.
+        let waiting: Vec<_> = (0..WAITERS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let own = lock();
+                    flock(&own, FlockOperation::LockExclusive).unwrap();
+                    granted.store(true, Ordering::SeqCst);
+                    // Unlock explicitly, because a close releases the lock only a moment later.
+                    flock(&own, FlockOperation::Unlock).unwrap();
+                })
+            })
+            .collect();
         thread::sleep(MOMENT);
         for _ in 0..2 {
             mount.take_over();
@@ -296,7 +303,7 @@ fn open_things_stay(kind: Option<Kind>, options: &'static str) {
             assert!(!granted.load(Ordering::SeqCst), "the lock is still held");
         }
         flock(&held, FlockOperation::Unlock).unwrap();
-        waiting.join().unwrap();
+        waiting.into_iter().for_each(|waiter| waiter.join().unwrap());
     });
     flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
 
