@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Place, Said, command, limen};
@@ -268,6 +268,24 @@ fn rmr_counts_removed_files_and_follows_no_link() {
     let holder = place.path(".").canonicalize().unwrap();
     limen(&["rmr", holder.to_str().unwrap()]).failed(2, &["mounted", "unmount it first"]);
     assert!(outside.join("kept").exists(), "all paths are checked before anything is removed");
+
+    if !skip::is_root() {
+        return;
+    }
+    let locked = outside.join("locked");
+    fs::create_dir_all(locked.join("full")).unwrap();
+    fs::create_dir(outside.join("locked-empty")).unwrap();
+    let mode = |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    mode(&place.path(""), 0o755);
+    mode(&outside, 0o777);
+    mode(&locked, 0o711);
+    mode(&outside.join("locked-empty"), 0o711);
+    let user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", common::LIMEN, "rmr"];
+    let mut rmr = Command::new("setpriv");
+    rmr.args(user).args([&locked, &outside.join("locked-empty")]);
+    let said = Said::from(rmr.output().unwrap());
+    assert_eq!(said.out, "Removed 0 files and 1 directory.\n");
+    said.failed(1, &["/outside/locked: Permission denied", "1 directory could not be removed"]);
 }
 
 #[test]

@@ -231,18 +231,19 @@ impl Walk<'_> {
                 }
                 self.unlink_all(queue, dir, files.into_iter().map(|(name, _)| name));
             }
+            Ok(None) => self.finish(queue, dir, parent, None),
             // A directory that cannot be read may be empty, and rmdir(2) needs no read permission.
-            Ok(None) | Err(Errno::ACCESS) => self.finish(queue, dir, parent),
+            Err(Errno::ACCESS) => self.finish(queue, dir, parent, Some(Errno::ACCESS)),
             Err(Errno::NOENT) => self.done(queue, parent),
             Err(error) => {
                 self.fail(dir, dir.path(), error);
-                self.finish(queue, dir, parent);
+                self.finish(queue, dir, parent, Some(error));
             }
         }
     }
 
-    /// Removes a directory whose entries were all handled.
-    fn finish(&self, queue: &Queue<Task>, dir: &Arc<Dir>, parent: &Arc<Dir>) {
+    /// Removes a directory whose entries were all handled. `unread` is why it could not be read.
+    fn finish(&self, queue: &Queue<Task>, dir: &Arc<Dir>, parent: &Arc<Dir>, unread: Option<Errno>) {
         if dir.failed.load(Ordering::Acquire) {
             parent.failed.store(true, Ordering::Release);
             return self.done(queue, parent);
@@ -259,6 +260,7 @@ impl Walk<'_> {
             {
                 return queue.push(Task::Read(Arc::clone(dir)));
             }
+            Err(Errno::NOTEMPTY) => self.fail(parent, dir.path(), unread.unwrap_or(Errno::NOTEMPTY)),
             Err(error) => self.fail(parent, dir.path(), error),
         }
         self.done(queue, parent);

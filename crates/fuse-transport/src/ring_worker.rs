@@ -199,24 +199,18 @@ pub(crate) fn ring_workers(
         ring_workers.push(first);
         ring_workers.extend(more);
     }
-    let first = ring_workers.len();
+    let mut waiting = Vec::new();
     for entry in held {
         let of_queue = |worker: &&mut RingWorker| worker.ring.queue() == entry.queue;
-        let is_full = ring_workers.iter_mut().filter(of_queue).count() >= MAX_THREADS;
-        let (serving, waiting) = ring_workers.split_at_mut(first);
         // A thread whose entry waits for a reply serves no other requests.
-        let candidates = if entry.waits() { waiting } else { serving };
-        let least = candidates.iter_mut().filter(of_queue).min_by_key(|worker| worker.ring.len());
-        match least {
-            Some(worker) if is_full || !entry.waits() => worker.ring.adopt(entry)?,
-            _ if entry.waits() => {
-                let mut worker = new_worker(entry.queue.into())?;
-                worker.ring.adopt(entry)?;
-                ring_workers.push(worker);
-            }
-            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        if entry.waits() && waiting.iter_mut().filter(of_queue).count() < MAX_THREADS {
+            waiting.push(new_worker(entry.queue.into())?);
         }
+        let candidates = if entry.waits() { &mut waiting } else { &mut ring_workers };
+        let least = candidates.iter_mut().filter(of_queue).min_by_key(|worker| worker.ring.len());
+        least.ok_or(io::ErrorKind::InvalidInput)?.ring.adopt(entry)?;
     }
+    ring_workers.extend(waiting);
     // While the mount was paused, requests may have found no entry.
     for worker in ring_workers.iter_mut().filter(|worker| worker.ring.len() == 0 && !held.is_empty()) {
         worker.fetches_for = Some(NodeId::ROOT);
