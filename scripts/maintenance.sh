@@ -74,7 +74,7 @@ for engine in "${engines[@]}"; do
     check=$(cost "$limen" fsck "$url")
     gc=$(cost "$limen" gc "$work/mnt")
     compact=$(cost "$limen" compact "$work/mnt/t")
-    rmr=$(cost "$limen" rmr --threads 8 "$work/mnt/copy")
+    rmr=$(cost "$limen" rmr "$work/mnt/copy")
     kill -0 "$worker" || die "the program on the mount has failed"
     memory=$(greatest "$work/mnt")
     kill "$worker"

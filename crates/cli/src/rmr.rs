@@ -38,7 +38,7 @@ pub(crate) struct RmrArgs {
     #[arg(long)]
     skip_trash: bool,
     /// Number of threads
-    #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "8")]
+    #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "32")]
     threads: usize,
     /// Print JSON
     #[arg(long)]
