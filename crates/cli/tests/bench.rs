@@ -285,7 +285,7 @@ fn rmr_counts_removed_files_and_follows_no_link() {
     rmr.args(user).args([&locked, &outside.join("locked-empty")]);
     let said = Said::from(rmr.output().unwrap());
     assert_eq!(said.out, "Removed 0 files and 1 directory.\n");
-    said.failed(1, &["/outside/locked: Permission denied", "1 directory could not be removed"]);
+    said.failed(1, &["/outside/locked: Permission denied", "1 file or directory could not be removed"]);
 }
 
 #[test]
