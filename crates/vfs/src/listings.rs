@@ -426,16 +426,22 @@ impl OpenListings {
         Ok(true)
     }
 
-    /// Whether an entry with this inode is shown. An inode with a damaged ACL is hidden.
+    /// Whether an entry with this inode is shown. An inode with a damaged ACL is hidden from all but callers
+    /// that may read every file, who can repair it.
     fn shows(&self, dir: &OpenDir, inode: Option<&Inode>) -> Result<bool, Errno> {
         let Some(viewer) = &dir.viewer else { return Ok(true) };
         let Some(inode) = inode else { return Ok(false) };
         match self.base.access.may_read(viewer, inode) {
             Ok(shown) => Ok(shown),
-            Err(Failure::Operation(_)) => Ok(false),
+            Err(Failure::Operation(_)) => Ok(reads_all(viewer.caps)),
             Err(failure) => Err(failure.into()),
         }
     }
+}
+
+/// Whether a caller may read every file, whatever its permissions are.
+fn reads_all(caps: Caps) -> bool {
+    caps.has(Caps::DAC_OVERRIDE) || caps.has(Caps::DAC_READ_SEARCH)
 }
 
 #[cfg(test)]
@@ -659,7 +665,7 @@ mod tests {
             vfs.meta().set_retry_timeout(std::time::Duration::ZERO);
             vfs.meta().set_exclusive(true);
             if is_cached {
-                assert_eq!(list(&vfs, &root(), false), ["a", "c"]);
+                assert_eq!(list(&vfs, &root(), false), ["a", "b", "c"]);
             }
             let handle = vfs.listings.opendir(&user(7, 7, &[], Caps::NONE), Ino::ROOT).unwrap();
             let mut shown = Vec::new();
@@ -675,7 +681,7 @@ mod tests {
             assert_eq!(read(0), Err(Errno::EIO), "{is_cached}");
             faulty.arm(false);
             read(2).unwrap();
-            // An entry with a damaged ACL is hidden.
+            // An entry with a damaged ACL is hidden from this caller.
             assert_eq!(shown, [".", "..", "a", "c"], "{is_cached}");
         }
     }

@@ -6,7 +6,7 @@ use acl::evaluate;
 use acl::nfs4;
 use acl::posix::{self, Perm};
 use meta::{AclKind, Inode, Volume};
-use types::{AclId, FileType, Mode};
+use types::{AclId, Caps, FileType, Mode};
 
 use super::model::{AuditError, AuditView, Rights};
 use super::texts::{Texts, Undecided};
@@ -227,10 +227,12 @@ impl<'a> Classes<'a> {
                     kernel_forwards_name_changes: false,
                 };
                 let all = [read | before, write | before, execute, write | execute];
-                // The mount hides the name from everybody.
                 (false, all.map(|want| granted.has(want)), Some(nfs4))
             }
         };
+        // Listings hide the name from all but callers that may read every file.
+        let reads_all = [Caps::DAC_OVERRIDE, Caps::DAC_READ_SEARCH].into_iter().any(|cap| cred.caps.has(cap));
+        let listed = listed || reads_all;
         let [read, write, execute, names] = granted;
         let own = evaluate::owner(cred.uid, cred.caps, uid).is_ok();
         Decided { listed, read, write, execute, names, uid, mode, own, is_damaged: true, nfs4 }
