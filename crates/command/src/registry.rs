@@ -28,6 +28,9 @@ use crate::process::Process;
 /// The directory in which root's mounts are registered.
 const OF_ROOT: &str = "/run/limen";
 
+/// How often a request is sent again if the mount closes the connection before it is sent.
+const MAX_RETRIES: u32 = 3;
+
 /// Timeout of reads and writes on the socket of a mount.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -154,11 +157,20 @@ impl Entry {
     /// The mount has no socket, belongs to another user, or does not accept the line.
     pub fn connect(&self, request: &str) -> Result<UnixStream, CliError> {
         let path = self.socket().ok_or(CliError::new("the mount has no socket"))?;
-        let mut stream = connect(&path)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
-        stream.write_all(format!("{request}\n").as_bytes())?;
-        Ok(stream)
+        let mut attempts = 0;
+        loop {
+            let mut stream = connect(&path)?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_write_timeout(Some(TIMEOUT))?;
+            match stream.write_all(format!("{request}\n").as_bytes()) {
+                // On a busy machine, this process may have been suspended between the two calls for so long that
+                // the mount does not wait for the request any more.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe && attempts < MAX_RETRIES => {
+                    attempts += 1
+                }
+                sent => return Ok(sent.map(|()| stream)?),
+            }
+        }
     }
 
     fn to_json(&self) -> Value {

@@ -53,7 +53,7 @@ const UNKNOWN: &str = "its answer has an unknown format";
 /// Timeout of the wait for a profiler's line. The mount sends a line each second.
 const LINE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait for the request. A client of an older version sends none, and gets the statistics.
-const REQUEST_TIMEOUT: Duration = Duration::from_millis(200);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// The statistics have about 1,500 bytes, the metrics up to 200,000.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
 const MAX_REQUEST_BYTES: u64 = 1024;
