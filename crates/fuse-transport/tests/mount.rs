@@ -715,7 +715,7 @@ fn many_late_replies_lose_no_other_request() {
                 scope.spawn(move || {
                     for at in 0..WAITS {
                         let is_answered = match waits {
-                            "locks of a file" => File::open(&hello).unwrap().lock().is_ok(),
+                            "locks of a file" => File::open(hello).unwrap().lock().is_ok(),
                             _ => is_missing(&hello.with_file_name(format!("late-{waiter}-{at}"))),
                         };
                         if !is_answered {
