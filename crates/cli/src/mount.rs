@@ -19,7 +19,7 @@ use command::error::{CliError, ErrorAt};
 use command::exporter::Exporter;
 use command::output;
 use command::paths;
-use command::process::{Process, allow_open_files, host_name};
+use command::process::{Process, host_name, raise_open_file_limit};
 use command::registry::{self, Entry};
 use command::statistics::Endpoint;
 use command::units::show_size;
@@ -111,8 +111,8 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     #[cfg(feature = "otel")]
     log::init("info", file, spans.layer())?;
     fuse::return_freed_memory();
-    // Cached blocks, connections, and threads that wait for locks use descriptors.
-    allow_open_files();
+    // Cached blocks, connections and threads of the rings use descriptors.
+    raise_open_file_limit();
     let rights = args.rights.with(&options.rights)?;
     let ids = rights.ids()?;
     let registered_ids = ids_to_options(&ids);

@@ -1215,7 +1215,7 @@ fn stopped_mount_never_overwrites_data_of_the_next_lock_holder(kind: Kind) {
     assert_eq!(old.write_all(b"old").unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
     drop(old);
     assert_eq!(fs::read(pair.b("f")).unwrap(), b"new");
-    // The kernel sends RELEASE after close(2) has returned. Until then, the file is lost.
+    // The kernel sends RELEASE after close(2) has returned. Until then, reads of the file fail.
     let deadline = Instant::now() + HANG_TIMEOUT;
     while fs::read(pair.a("f")).is_err() {
         assert!(Instant::now() < deadline);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
-use vfs::process::{may_run, start_time};
+use vfs::process::{may_exist, start_time};
 
 /// One process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Process {
     pub fn may_be_alive(&self) -> bool {
         match start_time(self.pid) {
             Some(started) if self.started > 0 => started == self.started,
-            _ => may_run(self.pid),
+            _ => may_exist(self.pid),
         }
     }
 
@@ -71,9 +71,9 @@ pub fn own_cpu() -> Duration {
 
 /// Raises the soft limit of open files to the hard limit. The usual soft limit is low only because of programs
 /// that use select(2).
-pub fn allow_open_files() {
+pub fn raise_open_file_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // If this fails, calls that need more files fail with EMFILE, which is reported.
+    // If this fails, calls that need more files fail with EMFILE.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 

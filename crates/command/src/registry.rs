@@ -44,7 +44,7 @@ pub struct Entry {
     pub url: String,
     pub volume: String,
     pub process: Process,
-    /// When the mount was registered, in nanoseconds after boot.
+    /// When the mount was registered, in nanoseconds after boot; 0 before that, and in entries of earlier versions.
     pub registered: u64,
     pub log: Option<PathBuf>,
     /// The options that map and squash users, in the form of `-o`. See [`ids`].
@@ -54,16 +54,18 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Registers a mount. Its entry replaces those that dead processes left for the same device number.
+    /// Registers a mount, and removes entries that dead processes left: those for the same mount point, and those
+    /// for the same device number that do not say why a mount failed.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn register(&mut self) -> Result<(), CliError> {
         let directory = own_directory();
-        let published = fs::create_dir_all(&directory).and_then(|()| self.publish_ids(&directory));
-        published.what("cannot register the mount").at(directory.display())?;
         let registered = Entry { registered: nanos_since_boot(), ..self.clone() };
-        registered.write()?;
+        let written = fs::create_dir_all(&directory)
+            .and_then(|()| registered.publish_ids(&directory))
+            .and_then(|()| registered.write());
+        written.what("cannot register the mount").at(directory.display())?;
         *self = registered;
         self.forget_predecessors();
         Ok(())
@@ -76,17 +78,17 @@ impl Entry {
     /// The file cannot be written.
     pub fn write_failure(&mut self, why: String) -> Result<(), CliError> {
         self.failure = Some(why);
-        if self.registered > 0 { self.write() } else { Ok(()) }
+        match self.registered {
+            0 => Ok(()),
+            _ => self.write().what("cannot record why the mount failed").at(self.mountpoint.display()),
+        }
     }
 
-    fn write(&self) -> Result<(), CliError> {
-        let directory = own_directory();
-        let path = directory.join(self.name());
+    fn write(&self) -> io::Result<()> {
+        let path = own_directory().join(self.name());
         let part = path.with_extension("new");
-        let written = fs::create_dir_all(&directory)
-            .and_then(|()| fs::write(&part, format!("{:#}\n", self.to_json())))
-            .and_then(|()| fs::rename(&part, &path));
-        written.what("cannot register the mount").at(path.display())
+        fs::write(&part, format!("{:#}\n", self.to_json()))?;
+        fs::rename(part, path)
     }
 
     fn name(&self) -> String {
@@ -94,12 +96,12 @@ impl Entry {
     }
 
     /// Removes the entries of dead processes that had this mount point or device number. An entry that says
-    /// why a mount at another place failed stays, because `limen umount` there reads it.
+    /// why a mount at another mount point failed stays, because `limen umount` there reads it.
     fn forget_predecessors(&self) {
-        let is_told = |other: &Entry| {
+        let is_replaced = |other: &Entry| {
             other.mountpoint == self.mountpoint || other.device == self.device && other.failure.is_none()
         };
-        let is_over = |other: &Entry| is_told(other) && !other.process.is_alive();
+        let is_over = |other: &Entry| is_replaced(other) && !other.process.may_be_alive();
         all().iter().filter(|other| is_over(other)).for_each(Entry::remove);
     }
 
@@ -107,19 +109,15 @@ impl Entry {
     /// neither list the directory nor read the other files in it, because the umask of `limen` is 077.
     ///
     /// The file is named after the device number only, because other users cannot list the directory. Its
-    /// first line names the process, so a file that a dead process left has no effect. It stays until the next
-    /// mount with this device number.
+    /// first line names the process and the time, so a file of a dead process or of an earlier mount has no
+    /// effect. It stays until the next mount with this device number.
     fn publish_ids(&self, directory: &Path) -> io::Result<()> {
         let path = ids_of(directory, self.device);
-        if self.ids.is_empty() {
-            return match fs::remove_file(path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            };
-        }
-        let Process { pid, started } = self.process;
-        fs::write(&path, format!("{pid} {started}\n{}", self.ids))?;
-        fs::set_permissions(&path, Permissions::from_mode(0o644))?;
+        let part = directory.join(format!("{}.ids", self.name()));
+        let Entry { process: Process { pid, started }, registered, ids, .. } = self;
+        fs::write(&part, format!("{pid} {started} {registered}\n{ids}"))?;
+        fs::set_permissions(&part, Permissions::from_mode(0o644))?;
+        fs::rename(part, path)?;
         fs::set_permissions(directory, Permissions::from_mode(0o711))
     }
 
@@ -131,7 +129,7 @@ impl Entry {
 
     /// Removes the files of this process.
     pub fn remove(&self) {
-        // A file that stays does no harm: the next mount with this device number removes it.
+        // A file that stays does no harm, because its process has ended.
         if let Some(path) = self.path() {
             let _ = fs::remove_file(socket_beside(&path));
             let _ = fs::remove_file(path);
@@ -228,17 +226,19 @@ pub fn by_device(device: u64) -> Option<Entry> {
 /// The options that map and squash users on the mount with this device number, which must be live. If root
 /// mounts, all users can read the options, but not the entry. Empty if there are none or they cannot be read.
 pub fn ids(device: u64) -> String {
-    let found = |directory: PathBuf| parse_ids(&paths::read_trusted(&ids_of(&directory, device))?);
-    directories().into_iter().find_map(found).unwrap_or_default()
+    let read = |directory: PathBuf| parse_ids(&paths::read_trusted(&ids_of(&directory, device))?);
+    let latest = directories().into_iter().filter_map(read).max_by_key(|(registered, _)| *registered);
+    latest.map(|(_, ids)| ids).unwrap_or_default()
 }
 
-/// The options in such a file; `None` if the process that wrote it is certainly dead. Earlier versions wrote no line for
-/// the process.
-fn parse_ids(text: &str) -> Option<String> {
-    let Some((process, ids)) = text.split_once('\n') else { return Some(text.to_owned()) };
-    let (pid, started) = process.split_once(' ')?;
-    let process = Process { pid: pid.parse().ok()?, started: started.parse().ok()? };
-    process.may_be_alive().then(|| ids.to_owned())
+/// When the mount was registered that such a file is about, and its options; `None` if its process is certainly
+/// dead. Earlier versions wrote the options only.
+fn parse_ids(text: &str) -> Option<(u64, String)> {
+    let Some((header, ids)) = text.split_once('\n') else { return Some((0, text.to_owned())) };
+    let mut numbers = header.split(' ').map(|number| number.parse::<u64>().ok());
+    let (pid, started, registered) = (numbers.next()??, numbers.next()??, numbers.next()??);
+    let process = Process { pid: u32::try_from(pid).ok()?, started };
+    process.may_be_alive().then(|| (registered, ids.to_owned()))
 }
 
 /// All entries for mounts at `mountpoint`, including those of dead processes.
@@ -269,7 +269,7 @@ fn is_entry(name: &OsStr) -> bool {
 
 /// Removes the entries that dead processes left for mounts at `mountpoint`.
 pub fn forget_dead(mountpoint: &Path) {
-    by_mountpoint(mountpoint).iter().filter(|entry| !entry.process.is_alive()).for_each(Entry::remove);
+    by_mountpoint(mountpoint).iter().filter(|entry| !entry.process.may_be_alive()).for_each(Entry::remove);
 }
 
 fn nanos_since_boot() -> u64 {
@@ -374,9 +374,10 @@ mod tests {
     #[test]
     fn options_of_a_dead_process_have_no_effect() {
         let Process { pid, started } = Process::this();
-        assert_eq!(parse_ids(&format!("{pid} {started}\nroot_squash")).as_deref(), Some("root_squash"));
-        assert_eq!(parse_ids(&format!("{pid} {}\nroot_squash", started + 1)), None);
-        assert_eq!(parse_ids("root_squash").as_deref(), Some("root_squash"), "of an earlier version");
+        let parsed = parse_ids(&format!("{pid} {started} 5\nroot_squash"));
+        assert_eq!(parsed, Some((5, "root_squash".to_owned())));
+        assert_eq!(parse_ids(&format!("{pid} {} 5\nroot_squash", started + 1)), None);
+        assert_eq!(parse_ids("root_squash"), Some((0, "root_squash".to_owned())), "of an earlier version");
         assert_eq!(parse_ids("x\nroot_squash"), None);
     }
 

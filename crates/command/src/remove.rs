@@ -26,7 +26,7 @@ use rustix::io::Errno;
 
 use crate::error::{CliError, ErrorAt};
 use crate::pool::{self, Queue};
-use crate::process::allow_open_files;
+use crate::process::raise_open_file_limit;
 
 /// The buffer of getdents(2): about 2,000 entries.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -88,7 +88,7 @@ pub fn remove_by(
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Result<Removed, CliError> {
     // Each level of a deep tree needs a descriptor.
-    allow_open_files();
+    raise_open_file_limit();
     let (parent, name) = split(path)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let parent_fd =
@@ -133,7 +133,7 @@ struct Dir {
 enum Task {
     /// Reads the next buffer of a directory.
     Read(Arc<Dir>),
-    /// Removes an entry that is not known to be a directory.
+    /// Removes the path that was given, which is not known to be a directory.
     Unlink(Arc<Dir>, CString),
 }
 

@@ -52,7 +52,8 @@ const UNKNOWN: &str = "its answer has an unknown format";
 
 /// Timeout of the wait for a profiler's line. The mount sends a line each second.
 const LINE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long to wait for the request. A client of an older version sends none, and gets the statistics.
+/// How long to wait for the request. A client of an older version sends none, and gets the statistics. Other
+/// clients wait meanwhile; only this user and root can connect.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// The statistics have about 1,500 bytes, the metrics up to 200,000.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;

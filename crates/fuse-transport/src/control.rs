@@ -21,7 +21,7 @@ use crate::entry::{Entries, Entry, HeldEntry};
 use crate::error::Error;
 use crate::gate::{Apart, Gate};
 use crate::reply::{Reply, Target};
-use crate::wakers::{Place, Wakers};
+use crate::wakers::{Destination, Wakers};
 
 /// The devices of a mount, the entries of its rings, and the gate of its workers.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +61,7 @@ impl WorkerControl {
         WorkerControl { devices: Arc::new(Mutex::new(devices)), ..WorkerControl::default() }
     }
 
-    /// Tells where the file system is mounted.
+    /// Sets the mount point.
     pub fn set_mountpoint(&self, mountpoint: &Path) {
         // It is set once for each mount.
         let _ = self.mountpoint.set(mountpoint.to_owned());
@@ -76,7 +76,10 @@ impl WorkerControl {
             if let Some(fetchers) = control.fetchers()
                 && !fetchers.wake(cpu)
             {
-                tracing::warn!(cpu, "too many threads fetch waiting requests");
+                tracing::warn!(
+                    cpu,
+                    "cannot fetch the requests that wait in the queue of this CPU: too many fetches are under way"
+                );
             }
         };
         match self.fetchers.get() {
@@ -84,7 +87,7 @@ impl WorkerControl {
             // The calling thread serves requests, so it does not wait for the start.
             None => {
                 if let Err(error) = host::spawn("limen-wake", wake) {
-                    tracing::warn!(%error, "cannot start the thread that fetches waiting requests");
+                    tracing::warn!(%error, "cannot start a thread, so waiting requests are not fetched");
                 }
             }
         }
@@ -92,7 +95,7 @@ impl WorkerControl {
 
     fn fetchers(&self) -> Option<&Wakers> {
         let mountpoint = self.mountpoint.get()?;
-        let start = || Wakers::start(Place::Path(mountpoint.clone()));
+        let start = || Wakers::start(Destination::Path(mountpoint.clone()));
         let fetchers = self.fetchers.get_or_init(|| {
             start()
                 .inspect_err(
@@ -147,7 +150,7 @@ impl WorkerControl {
     fn pause_rings(&self, root: OwnedFd, timeout: Duration) -> Result<bool, Error> {
         let failed = |e| Error::system("pause the workers of the rings", e);
         self.require_same_cpus().map_err(failed)?;
-        let wakers = Wakers::start(Place::Descriptor(root)).map_err(failed)?;
+        let wakers = Wakers::start(Destination::Descriptor(root)).map_err(failed)?;
         let sent = RefCell::new(BTreeMap::new());
         let wake = || {
             // These threads get no request.
@@ -199,7 +202,8 @@ impl WorkerControl {
         self.have_ended.load(Ordering::Acquire)
     }
 
-    /// Makes the threads of the rings look for requests that they have kept.
+    /// Wakes the threads of the rings, so that they check the gate, the requests that they have kept, and
+    /// whether the file system has ended.
     fn wake_rings(&self) {
         self.lock_entries().iter().for_each(|entry| entry.wake_thread());
     }

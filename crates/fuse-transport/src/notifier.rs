@@ -4,9 +4,8 @@
 //! may hold. If the handler of that request wrote the notification, it would deadlock, and even SIGKILL would
 //! not end it.
 //!
-//! So the write of a notification can take as long as a request. While one thread waits for its directory,
-//! others go on: those of the queue (`notify_queue.rs`), and those that expire many names, each those of one
-//! directory.
+//! So the write of a notification can take as long as a request. Several threads write, so a notification that
+//! waits for one directory does not delay those about others (`notify_queue.rs`, `expiry.rs`).
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,8 +1,8 @@
 //! The threads that write the queued notifications.
 //!
 //! One thread takes a notification from the queue, writes it, and takes the next. If a write waits for a
-//! request that hangs, another thread goes on with the queue. What is queued for the same inode meanwhile is
-//! left to the thread that waits, so only one thread waits for each inode.
+//! request that hangs, another thread goes on with the queue. Notifications about the same inode are then
+//! postponed for the thread that waits, so only one thread waits for each inode.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -23,8 +23,11 @@ use crate::expiry::{Count, Passes, spawn, write};
 /// starts, up to [`MAX_WRITERS`].
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const MAX_WRITERS: usize = 64;
-/// If more notifications are left to threads that wait, all names are expired instead.
-const MAX_LEFT: usize = 65_536;
+/// How long to wait if no thread can be started.
+const PAUSE: Duration = Duration::from_secs(1);
+/// If more notifications are postponed, further ones are dropped unless they have a call, and all names are
+/// expired. Cached data then stays until its attributes, which were invalidated before, are read again.
+const MAX_POSTPONED: usize = 65_536;
 
 pub(crate) type Call = Box<dyn FnOnce() + Send>;
 
@@ -61,11 +64,11 @@ impl fmt::Debug for Late {
 struct Own {
     notification: Notification,
     call: Option<Call>,
-    /// The inode whose notifications other threads leave to this one.
+    /// The inode whose notifications other threads postpone for this one.
     node: Option<NodeId>,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 pub(crate) struct Writers {
     device: Arc<Device>,
     queue: Mutex<Receiver<Queued>>,
@@ -83,10 +86,10 @@ pub(crate) struct Writers {
     watcher_sleeps: AtomicBool,
 }
 
-/// What is left to each thread that writes, by the inode whose lock it may wait for.
+/// The messages that are postponed for each thread that writes, by the inode of its notification.
 #[derive(Default)]
 struct Busy {
-    left: HashMap<NodeId, VecDeque<Queued>>,
+    postponed: HashMap<NodeId, VecDeque<Queued>>,
     notifications: usize,
 }
 
@@ -143,6 +146,7 @@ impl Writers {
                 && let Err(error) = self.add_thread()
             {
                 tracing::warn!(%error, "cannot start a thread that writes notifications; retrying");
+                thread::sleep(PAUSE);
             }
         }
     }
@@ -182,34 +186,36 @@ impl Writers {
 
     /// Takes over a message. `None` if this thread has nothing to write for it.
     fn claim(&self, message: Queued) -> Option<Own> {
-        let Busy { left, notifications } = &mut *lock(&self.busy);
+        let Busy { postponed, notifications } = &mut *lock(&self.busy);
         match message {
             Queued::Notification(notification, call) => {
                 let node = notification.node();
-                let Some(left) = node.and_then(|node| left.get_mut(&node)) else {
-                    left.extend(node.map(|node| (node, VecDeque::new())));
+                let Some(postponed) = node.and_then(|node| postponed.get_mut(&node)) else {
+                    postponed.extend(node.map(|node| (node, VecDeque::new())));
                     return Some(Own { notification, call, node });
                 };
-                if *notifications < MAX_LEFT || call.is_some() {
-                    left.push_back(Queued::Notification(notification, call));
+                if *notifications < MAX_POSTPONED || call.is_some() {
+                    postponed.push_back(Queued::Notification(notification, call));
                     *notifications += 1;
-                } else {
-                    self.passes.expire_all();
+                } else if self.passes.expire_all() {
+                    tracing::warn!(
+                        "too many notifications wait for requests that hang, so all names are expired"
+                    );
                 }
             }
             Queued::Mark(mark) => {
-                left.values_mut().for_each(|left| left.push_back(Queued::Mark(mark.clone())));
+                postponed.values_mut().for_each(|postponed| postponed.push_back(Queued::Mark(mark.clone())));
             }
             Queued::Nothing => {}
         }
         None
     }
 
-    /// Writes a notification, and what other threads leave to this one meanwhile. Returns whether the file
+    /// Writes a notification, and those that other threads postpone for this one meanwhile. Returns whether the file
     /// system still exists.
     fn write(&self, Own { notification, call, node }: Own) -> bool {
         let mut is_alive = self.write_one(&notification, call);
-        while let Some(next) = node.and_then(|node| self.next_left(node)) {
+        while let Some(next) = node.and_then(|node| self.next_postponed(node)) {
             if let Queued::Notification(notification, call) = next {
                 is_alive &= self.write_one(&notification, call);
             }
@@ -217,14 +223,14 @@ impl Writers {
         is_alive
     }
 
-    /// The next message that was left to the thread that writes notifications about `node`.
-    fn next_left(&self, node: NodeId) -> Option<Queued> {
-        let Busy { left, notifications } = &mut *lock(&self.busy);
-        let next = left.get_mut(&node)?.pop_front();
+    /// The next message that was postponed for the thread that writes notifications about `node`.
+    fn next_postponed(&self, node: NodeId) -> Option<Queued> {
+        let Busy { postponed, notifications } = &mut *lock(&self.busy);
+        let next = postponed.get_mut(&node)?.pop_front();
         match next {
             Some(Queued::Notification(..)) => *notifications -= 1,
             Some(_) => {}
-            None => drop(left.remove(&node)),
+            None => drop(postponed.remove(&node)),
         }
         next
     }
@@ -238,7 +244,7 @@ impl Writers {
     }
 }
 
-/// Makes a call. If it panics, the thread goes on, because others leave notifications to it.
+/// Makes a call. If it panics, the thread goes on, because notifications may be postponed for it.
 fn make(call: Call) {
     // The panic is in the log.
     let _ = catch_unwind(AssertUnwindSafe(call));

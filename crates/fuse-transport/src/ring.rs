@@ -1,8 +1,9 @@
 //! FUSE over io_uring (Linux 6.14): one queue per CPU, and a request is served on the CPU that sent it.
 //!
 //! Each thread has its own ring with one entry. So the kernel gives a request only to an idle thread: a request
-//! that waits for the object store delays no other while another thread of that CPU is idle. If all threads of
-//! a CPU wait for locks or other mounts, another thread is started. The kernel uses the entry that was used last, so usually one
+//! that waits for the object store delays no other while another thread of that CPU is idle. If the
+//! request of a thread waits for a lock or another mount, another thread replaces it, so that a fixed number
+//! is free to serve. The kernel uses the entry that was used last, so usually one
 //! thread per CPU is active, with warm caches.
 //!
 //! INIT, FORGET and INTERRUPT always come through `/dev/fuse`, and so do all requests if the kernel does not

@@ -26,9 +26,10 @@ pub(crate) struct RingWorker {
     /// process can wake the thread.
     cpu: Option<usize>,
     control: WorkerControl,
-    /// How many threads of the queue must not wait for replies.
+    /// How many threads of the queue must be free to serve, which means that they do not wait for replies.
     threads: usize,
-    /// If requests may wait when the thread begins: the inode of an earlier one.
+    /// If requests may have found no entry in the queue before the thread begins: an inode for the RETRIEVE
+    /// that makes the kernel fetch them.
     fetches_for: Option<NodeId>,
     /// The watcher of the pinned threads, and the index of this one among them.
     idle_class: Option<(Arc<IdleClass>, usize)>,
@@ -107,7 +108,7 @@ impl RingWorker {
                     match self.ring.leave(&entry, self.threads).map_err(failed)? {
                         Left::Answered => self.ring.commit(&entry).map_err(failed)?,
                         Left::Waits => {}
-                        Left::TooManyWait => self.replace(entry.node(), start).map_err(failed)?,
+                        Left::TooManyWait => self.replace(entry.node(), start),
                     }
                 }
                 Event::Deferred => {
@@ -139,16 +140,20 @@ impl RingWorker {
     /// Starts another thread of the queue, because this one waits for the reply to a request about `node`.
     ///
     /// The number of requests that wait for a lock or another mount is not bounded by the number of threads.
-    fn replace(&mut self, node: NodeId, start: &dyn Fn(RingWorker) -> io::Result<()>) -> io::Result<()> {
+    fn replace(&mut self, node: NodeId, start: &dyn Fn(RingWorker) -> io::Result<()>) {
         let (cpu, control, threads) = (self.cpu, self.control.clone(), self.threads);
         let fetches_for = Some(node);
         let worker = |ring| RingWorker { ring, cpu, control, threads, fetches_for, idle_class: None };
         if let Err(error) = self.ring.another().map(worker).and_then(start) {
             tracing::debug!(%error, "cannot start another thread of a ring; this one gets another entry");
-            self.ring.lend_another()?;
-            self.fetch_waiting(node);
+            match self.ring.lend_another() {
+                Ok(()) => self.fetch_waiting(node),
+                // This thread must stay, because the request still waits for its reply.
+                Err(error) => {
+                    tracing::warn!(%error, "cannot serve more requests while others wait for replies")
+                }
+            }
         }
-        Ok(())
     }
 
     /// Makes the kernel fetch the requests that wait although the queue has an entry now. If this process
@@ -202,7 +207,7 @@ pub(crate) fn ring_workers(
     let mut waiting = Vec::new();
     for entry in held {
         let of_queue = |worker: &&mut RingWorker| worker.ring.queue() == entry.queue;
-        // A thread whose entry waits for a reply serves no other requests.
+        // Until the reply comes, a thread whose entry waits for it serves no other request.
         if entry.waits() && waiting.iter_mut().filter(of_queue).count() < MAX_THREADS {
             waiting.push(new_worker(entry.queue.into())?);
         }

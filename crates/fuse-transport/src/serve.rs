@@ -1,8 +1,8 @@
 //! Worker threads: each reads a request, calls the handler on the same thread, and reads the next.
 //!
-//! No request is handed to another thread unless it waits for a lock or another mount, because a hand-over across CPUs costs 20 to 60 µs on the
-//! measured machines, which is more than most operations take. For the same reason operations are planned
-//! synchronously.
+//! No request is handed to another thread unless it waits for a lock or another mount, because a hand-over
+//! across CPUs costs 20 to 60 µs on the measured machines, which is more than most operations take. For the
+//! same reason operations are planned synchronously.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -204,7 +204,9 @@ impl DevFuse {
             let wake = if self.control.has_rings() { gate.wake_fd() } else { None };
             let worker = move || {
                 let ended = work(&device, workers, handler, gate, wake);
-                self.control.end_rings();
+                if ended.is_ok() {
+                    self.control.end_rings();
+                }
                 ended
             };
             // The running workers continue: fewer workers are slower, but without any worker all callers

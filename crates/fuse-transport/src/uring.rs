@@ -33,7 +33,7 @@ use crate::entry::{Deferred, Entries, Entry, HeldEntry, Stage, lock};
 /// If no more threads can be started, the last one lends further entries to the kernel, at most this many. At
 /// the maximum, requests wait in the kernel.
 const MAX_ENTRIES: usize = 1024;
-/// The maximum number of threads of one queue. Each uses two file descriptors.
+/// No further thread is started if its queue has this many entries. Each thread uses two file descriptors.
 pub(crate) const MAX_THREADS: usize = 32;
 
 /// The size of the submission queue. The completion queue has room for twice as many; further completions

@@ -28,7 +28,7 @@ const MAX_WAITING: usize = 1024;
 
 /// Where the requests are sent.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum Destination {
     /// A descriptor of the file system. It keeps the file system mounted.
     Descriptor(OwnedFd),
     /// Where the file system is mounted. If it is not mounted there any more, it gets no request.
@@ -47,17 +47,17 @@ type Senders = Arc<Mutex<Vec<u32>>>;
 
 impl Wakers {
     /// Starts the thread that starts the others.
-    pub(crate) fn start(place: Place) -> io::Result<Self> {
+    pub(crate) fn start(destination: Destination) -> io::Result<Self> {
         let (cpus, wanted) = sync_channel(MAX_WAITING);
         let (send_ready, ready) = sync_channel(1);
         let senders = Senders::default();
-        let (place, descriptor) = match place {
-            Place::Descriptor(root) => (Target::Descriptor(root.as_raw_fd()), Some(root)),
-            Place::Path(path) => (Target::Path(Arc::new(path)), None),
+        let (destination, descriptor) = match destination {
+            Destination::Descriptor(root) => (OpenDestination::Descriptor(root.as_raw_fd()), Some(root)),
+            Destination::Path(path) => (OpenDestination::Path(Arc::new(path)), None),
         };
-        let starter = Starter { place, senders: Arc::clone(&senders) };
+        let starter = Starter { destination, senders: Arc::clone(&senders) };
         let work = move || {
-            let left = leave_descriptors(starter.place.descriptor());
+            let left = leave_descriptors(starter.destination.descriptor());
             let is_ready = left.is_ok();
             if send_ready.send(left).is_ok() && is_ready {
                 starter.start_requests(&wanted);
@@ -84,19 +84,19 @@ impl Wakers {
     }
 }
 
-/// A [`Place`] as the threads know it.
+/// A [`Destination`] as the threads know it.
 #[derive(Clone, Debug)]
-enum Target {
+enum OpenDestination {
     /// The number of a descriptor in the table of the threads.
     Descriptor(RawFd),
     Path(Arc<PathBuf>),
 }
 
-impl Target {
+impl OpenDestination {
     fn descriptor(&self) -> Option<RawFd> {
         match self {
-            Target::Descriptor(number) => Some(*number),
-            Target::Path(_) => None,
+            OpenDestination::Descriptor(number) => Some(*number),
+            OpenDestination::Path(_) => None,
         }
     }
 
@@ -104,11 +104,11 @@ impl Target {
     fn send(&self) {
         // The answer does not matter.
         let _ = match self {
-            Target::Descriptor(number) => {
+            OpenDestination::Descriptor(number) => {
                 // SAFETY: the descriptor is open in the table of this thread, in which no descriptor is opened or closed.
                 rustix::fs::fstatfs(unsafe { BorrowedFd::borrow_raw(*number) })
             }
-            Target::Path(path) => rustix::fs::statfs(&**path),
+            OpenDestination::Path(path) => rustix::fs::statfs(&**path),
         };
     }
 }
@@ -131,21 +131,21 @@ fn leave_descriptors(kept: Option<RawFd>) -> io::Result<()> {
 
 /// The state of the thread that starts the others.
 struct Starter {
-    place: Target,
+    destination: OpenDestination,
     senders: Senders,
 }
 
 impl Starter {
     fn start_requests(&self, cpus: &Receiver<usize>) {
         while let Ok(cpu) = cpus.recv() {
-            let (place, senders) = (self.place.clone(), Arc::clone(&self.senders));
+            let (destination, senders) = (self.destination.clone(), Arc::clone(&self.senders));
             let request = move || {
                 if pin(cpu).is_err() {
                     return;
                 }
                 let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
                 lock(&senders).push(own);
-                place.send();
+                destination.send();
                 lock(&senders).retain(|sender| *sender != own);
             };
             // If no thread can be started, or it may not run on the CPU, no request is sent: workers do not
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn threads_keep_no_other_descriptor_open() {
         let (mut reader, writer) = pipe().unwrap();
-        let wakers = Wakers::start(Place::Descriptor(File::open("/").unwrap().into())).unwrap();
+        let wakers = Wakers::start(Destination::Descriptor(File::open("/").unwrap().into())).unwrap();
         drop(writer);
         // This would wait forever if a thread had a copy of the writer.
         assert_eq!(reader.read(&mut [0]).unwrap(), 0);

@@ -426,21 +426,21 @@ impl OpenListings {
         Ok(true)
     }
 
-    /// Whether an entry with this inode is shown. An inode with a damaged ACL is hidden from all but callers
-    /// that may read every file, who can repair it.
+    /// Whether an entry with this inode is shown. If its ACL is needed and damaged, only callers that override
+    /// denied read permission see the entry, so that they can repair the ACL.
     fn shows(&self, dir: &OpenDir, inode: Option<&Inode>) -> Result<bool, Errno> {
         let Some(viewer) = &dir.viewer else { return Ok(true) };
         let Some(inode) = inode else { return Ok(false) };
         match self.base.access.may_read(viewer, inode) {
             Ok(shown) => Ok(shown),
-            Err(Failure::Operation(_)) => Ok(reads_all(viewer.caps)),
+            Err(Failure::Operation(_)) => Ok(overrides_read(viewer.caps)),
             Err(failure) => Err(failure.into()),
         }
     }
 }
 
-/// Whether a caller may read every file, whatever its permissions are.
-fn reads_all(caps: Caps) -> bool {
+/// Whether a caller has a capability that overrides denied read permission.
+fn overrides_read(caps: Caps) -> bool {
     caps.has(Caps::DAC_OVERRIDE) || caps.has(Caps::DAC_READ_SEARCH)
 }
 

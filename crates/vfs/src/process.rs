@@ -106,8 +106,8 @@ pub fn start_time(pid: u32) -> Option<u64> {
     }
 }
 
-/// Whether there may be a process with this id, although [`start_time`] may not find it.
-pub fn may_run(pid: u32) -> bool {
+/// Whether there may be a process with this id: false only if it has certainly ended.
+pub fn may_exist(pid: u32) -> bool {
     Found::of(pid) != Found::Ended
 }
 

@@ -230,9 +230,9 @@ impl<'a> Classes<'a> {
                 (false, all.map(|want| granted.has(want)), Some(nfs4))
             }
         };
-        // Listings hide the name from all but callers that may read every file.
-        let reads_all = [Caps::DAC_OVERRIDE, Caps::DAC_READ_SEARCH].into_iter().any(|cap| cred.caps.has(cap));
-        let listed = listed || reads_all;
+        // Callers that override denied read permission see the name, so that they can repair the ACL.
+        let overrides = [Caps::DAC_OVERRIDE, Caps::DAC_READ_SEARCH].into_iter().any(|cap| cred.caps.has(cap));
+        let listed = listed || overrides;
         let [read, write, execute, names] = granted;
         let own = evaluate::owner(cred.uid, cred.caps, uid).is_ok();
         Decided { listed, read, write, execute, names, uid, mode, own, is_damaged: true, nfs4 }
