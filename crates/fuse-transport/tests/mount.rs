@@ -205,6 +205,18 @@ impl Served {
         (served, notifier)
     }
 
+    /// Begins a lookup that takes until the test ends it. The kernel locks the directory for that time.
+    fn begin_slow_lookup(&self, dir: &Path) -> JoinHandle<std::io::Result<fs::Metadata>> {
+        let slow = dir.join("slow");
+        let slow = thread::spawn(move || fs::metadata(slow));
+        let deadline = Instant::now() + TIMEOUT;
+        while !self.tiny.slow_begun.load(Ordering::SeqCst) {
+            assert!(Instant::now() < deadline, "{:?}: the slow request does not arrive", self.over);
+            thread::sleep(Duration::from_millis(1));
+        }
+        slow
+    }
+
     fn waiters_become(&self, count: usize) {
         let deadline = Instant::now() + TIMEOUT;
         while self.tiny.waiting.lock().unwrap().len() != count {
@@ -359,17 +371,12 @@ fn request_that_hangs_does_not_delay_the_expiry_of_names_in_other_directories() 
         let (mut served, notifier) = Served::start(over, dir.path(), None);
         let volume = dir.path().join("volume");
         fs::metadata(volume.join("hello")).unwrap();
-        // The kernel locks the directory for as long as the lookup takes.
-        let slow = volume.join("slow");
-        let slow = thread::spawn(move || fs::metadata(slow));
+        let slow = served.begin_slow_lookup(&volume);
         let deadline = Instant::now() + TIMEOUT;
         let is_early = || {
             thread::sleep(Duration::from_millis(1));
             Instant::now() < deadline
         };
-        while !served.tiny.slow_begun.load(Ordering::SeqCst) {
-            assert!(is_early());
-        }
         let lookups = || served.tiny.lookups.load(Ordering::Relaxed);
         let known = lookups();
         fs::metadata(&volume).unwrap();
@@ -395,16 +402,12 @@ fn request_that_hangs_does_not_delay_notifications_about_other_directories() {
         let (mut served, notifier) = Served::start(over, dir.path(), None);
         let volume = dir.path().join("volume");
         fs::metadata(volume.join("hello")).unwrap();
-        let slow = volume.join("slow");
-        let slow = thread::spawn(move || fs::metadata(slow));
+        let slow = served.begin_slow_lookup(&volume);
         let deadline = Instant::now() + TIMEOUT;
         let is_early = || {
             thread::sleep(Duration::from_millis(1));
             Instant::now() < deadline
         };
-        while !served.tiny.slow_begun.load(Ordering::SeqCst) {
-            assert!(is_early());
-        }
         // More than there are threads.
         for _ in 0..200 {
             notifier.send(Notification::expire_entry(VOLUME, b"hello")).unwrap();
