@@ -364,6 +364,15 @@ fn notifications_make_the_kernel_revalidate() {
     }
 }
 
+/// Each call waits for a moment, and returns whether [`TIMEOUT`] has not passed since this was called.
+fn until_timeout() -> impl Fn() -> bool {
+    let deadline = Instant::now() + TIMEOUT;
+    move || {
+        thread::sleep(Duration::from_millis(1));
+        Instant::now() < deadline
+    }
+}
+
 #[test]
 fn request_that_hangs_does_not_delay_the_expiry_of_names_in_other_directories() {
     for over in transports() {
@@ -372,11 +381,7 @@ fn request_that_hangs_does_not_delay_the_expiry_of_names_in_other_directories() 
         let volume = dir.path().join("volume");
         fs::metadata(volume.join("hello")).unwrap();
         let slow = served.begin_slow_lookup(&volume);
-        let deadline = Instant::now() + TIMEOUT;
-        let is_early = || {
-            thread::sleep(Duration::from_millis(1));
-            Instant::now() < deadline
-        };
+        let is_early = until_timeout();
         let lookups = || served.tiny.lookups.load(Ordering::Relaxed);
         let known = lookups();
         fs::metadata(&volume).unwrap();
@@ -403,11 +408,7 @@ fn request_that_hangs_does_not_delay_notifications_about_other_directories() {
         let volume = dir.path().join("volume");
         fs::metadata(volume.join("hello")).unwrap();
         let slow = served.begin_slow_lookup(&volume);
-        let deadline = Instant::now() + TIMEOUT;
-        let is_early = || {
-            thread::sleep(Duration::from_millis(1));
-            Instant::now() < deadline
-        };
+        let is_early = until_timeout();
         // More than there are threads.
         for _ in 0..200 {
             notifier.send(Notification::expire_entry(VOLUME, b"hello")).unwrap();

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use acl::credential::Credentials;
-use acl::nfs4::Mask;
+use acl::nfs4::{self, Mask};
 use client::{Failure, Generation};
 use meta::{Dirent, Inode};
 use ops::Lookup;
@@ -433,15 +433,13 @@ impl OpenListings {
         let Some(inode) = inode else { return Ok(false) };
         match self.base.access.may_read(viewer, inode) {
             Ok(shown) => Ok(shown),
-            Err(Failure::Operation(_)) => Ok(overrides_read(viewer.caps)),
+            Err(Failure::Operation(_)) => {
+                let overrides = nfs4::overrides(viewer.caps, inode.kind.is_dir(), false);
+                Ok(overrides.has(Mask::READ_DATA))
+            }
             Err(failure) => Err(failure.into()),
         }
     }
-}
-
-/// Whether a caller has a capability that overrides denied read permission.
-fn overrides_read(caps: Caps) -> bool {
-    caps.has(Caps::DAC_OVERRIDE) || caps.has(Caps::DAC_READ_SEARCH)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use acl::evaluate;
 use acl::nfs4;
 use acl::posix::{self, Perm};
 use meta::{AclKind, Inode, Volume};
-use types::{AclId, Caps, FileType, Mode};
+use types::{AclId, FileType, Mode};
 
 use super::model::{AuditError, AuditView, Rights};
 use super::texts::{Texts, Undecided};
@@ -231,8 +231,7 @@ impl<'a> Classes<'a> {
             }
         };
         // Callers that override denied read permission see the name, so that they can repair the ACL.
-        let overrides = [Caps::DAC_OVERRIDE, Caps::DAC_READ_SEARCH].into_iter().any(|cap| cred.caps.has(cap));
-        let listed = listed || overrides;
+        let listed = listed || nfs4::overrides(cred.caps, is_dir, false).has(nfs4::Mask::READ_DATA);
         let [read, write, execute, names] = granted;
         let own = evaluate::owner(cred.uid, cred.caps, uid).is_ok();
         Decided { listed, read, write, execute, names, uid, mode, own, is_damaged: true, nfs4 }
